@@ -1,0 +1,88 @@
+"""An algorithm: an onion of parts, a local optimiser, a selection of clients and a way to personalise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from accord.buffers import Buffers
+from accord.part import Part
+from accord.personal import Personal, Shared
+from accord.rules import SGD, Rule
+from accord.select import All, Select
+
+_SLOTS = ("rule", "select", "personal", "buffers")
+
+
+@dataclass(frozen=True, repr=False)
+class Algorithm:
+    """Parts, innermost first, and the slots. `+` wraps a part around what is there, or fills a slot.
+
+    >>> from accord import constrain, fedavg, read, sgd
+    >>> algorithm = fedavg() + constrain() + sgd(lr=0.1)
+    >>> algorithm.rule.lr
+    0.1
+    >>> read(repr(algorithm)) == algorithm
+    True
+    """
+
+    kind: ClassVar[str] = "algorithm"
+
+    parts: tuple[Part, ...]
+    rule: SGD = dataclasses.field(default_factory=SGD)
+    select: Select = dataclasses.field(default_factory=All)
+    personal: Personal = dataclasses.field(default_factory=Shared)
+    buffers: Buffers = dataclasses.field(default_factory=Buffers)
+
+    def __add__(self, other: object) -> Algorithm:
+        if isinstance(other, Algorithm):
+            return self._joined(other)
+        if isinstance(other, Part):
+            if other in self.all_parts and other in self.parts:
+                raise ValueError(f"{other!r} stands twice in {self!s}")
+            return dataclasses.replace(self, parts=(*self.parts, other))
+        for slot, base in (("rule", Rule), ("select", Select), ("personal", Personal), ("buffers", Buffers)):
+            if isinstance(other, base):
+                return dataclasses.replace(self, **{slot: other})
+        return NotImplemented
+
+    def _joined(self, other: Algorithm) -> Algorithm:
+        """Another algorithm around this one: the parts that both have stand once, and the slots that it fills are taken over."""
+        joined = self
+        for part in other.parts:
+            if part not in joined.parts:
+                joined = joined + part
+        plain = Algorithm(())
+        changed = {s: getattr(other, s) for s in _SLOTS if getattr(other, s) != getattr(plain, s)}
+        return dataclasses.replace(joined, **changed)
+
+    @cached_property
+    def all_parts(self) -> tuple[Part, ...]:
+        """Every part once, those inside other parts before the part that holds them."""
+        found: dict[Part, None] = {}
+        for part in self.parts:
+            for inner in _within(part):
+                found[inner] = None
+        return tuple(found)
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """What a client's state is filed under: every part, the rule and the buffers' policy."""
+        return (*self.all_parts, self.rule, self.buffers)
+
+    def __repr__(self) -> str:
+        plain = Algorithm(())
+        slots = [getattr(self, s) for s in _SLOTS if s == "rule" or getattr(self, s) != getattr(plain, s)]
+        return " + ".join(repr(piece) for piece in (*self.parts, *slots))
+
+
+def _within(part: Part) -> Iterator[Part]:
+    for f in dataclasses.fields(part):  # type: ignore[arg-type]
+        value = getattr(part, f.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, Part):
+                yield from _within(inner)
+    yield part

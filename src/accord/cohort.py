@@ -1,0 +1,162 @@
+"""The clients of one round and what they answered, summed in a fixed order as the answers come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from accord.part import Part, State, Step
+
+if TYPE_CHECKING:
+    from accord.algorithm import Algorithm
+    from accord.server import Server
+
+
+@dataclass
+class Reply:
+    """What one client answers: its weights `w` and statistics `b`, what it keeps, what it sends up, and how it went."""
+
+    w: Tensor
+    samples: int = 1
+    client: int = 0
+    b: Tensor = field(default_factory=lambda: torch.empty(0))
+    kept: Mapping[Hashable, State] = field(default_factory=dict)
+    up: Mapping[Hashable, State] = field(default_factory=dict)
+    steps: int = 0
+    loss: float = math.nan
+    seconds: float = 0.0
+    delta: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)  # w - w0; set by the cohort that takes the reply
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything that travels up."""
+        yield self.w
+        yield self.b
+        for state in self.up.values():
+            yield from state.values()
+
+    def fault(self, size: int, statistics: int) -> str | None:
+        """Why this reply cannot be used, or None."""
+        if self.w.numel() != size or self.b.numel() not in (0, statistics):
+            return f"sent {self.w.numel()} weights and {self.b.numel()} statistics; the model has {size} and {statistics}"
+        if self.samples <= 0:
+            return "has no training samples"
+        if not all(finite(t) for t in self.tensors()):
+            return "sent numbers that are not finite"
+        return None
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether every number is finite; one pass when the sum is, two otherwise."""
+    return math.isfinite(float(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+class Cohort:
+    """One round as the server sees it.
+
+    `aggregate` reads sums (`cohort.sum(part, name)`, `cohort.mean(part, name)`) of what its parts' `sums` named, or, in a part that
+    says `reads_all`, every `reply` with its `delta`. Replies may arrive in any order; they are added in the order of `clients`, in
+    double precision, so that the result does not depend on it.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        w: Tensor,
+        *,
+        b: Tensor,
+        state: Mapping[Hashable, State],
+        clients: Sequence[int],
+        population: int,
+        round: int = 0,
+    ) -> None:
+        self.algorithm, self.w, self.b, self.population, self.round = algorithm, w, b, population, round
+        self.state: dict[Hashable, State] = dict(state)
+        self.clients = list(clients)
+        self.absent: list[int] = []
+        self.rejected: dict[int, str] = {}
+        self.accepted: list[int] = []
+        self.losses: list[float] = []
+        self.samples: list[int] = []
+        self.replies: list[Reply] = []
+        self.bytes_up = self.bytes_down = 0
+        self.server: Server
+        self.seconds = 0.0
+        self._waiting: dict[int, Reply] = {}
+        self._next = 0
+        self._keep = any(part.reads_all for part in algorithm.all_parts)
+        self._totals: dict[tuple[Part, str], tuple[float, Tensor]] = {}
+        self._statistics = torch.zeros_like(b, dtype=torch.float64)
+
+    def take(self, reply: Reply) -> list[Reply]:
+        """Add a reply as soon as those before it are in; returns the replies that were accepted by this call."""
+        if reply.client not in self.clients or reply.client in self._waiting:
+            raise AssertionError(f"client {reply.client} was not asked, or answered twice")
+        self._waiting[reply.client] = reply
+        taken = []
+        while self._next < len(self.clients) and self.clients[self._next] in self._waiting:
+            ready = self._waiting.pop(self.clients[self._next])
+            self._next += 1
+            fault = ready.fault(self.w.numel(), self.b.numel())
+            if fault is not None:
+                self.rejected[ready.client] = fault
+                continue
+            self._add(ready)
+            taken.append(ready)
+        return taken
+
+    def _add(self, reply: Reply) -> None:
+        reply.delta = reply.w - self.w
+        for part in self.algorithm.all_parts:
+            for name, (weight, tensor) in part.sums(reply).items():
+                weights, total = self._totals.get((part, name), (0.0, None))
+                if total is None:
+                    total = torch.zeros_like(tensor, dtype=torch.float64)
+                self._totals[part, name] = (weights + weight, total.add_(tensor, alpha=weight))
+        if reply.b.numel():
+            self._statistics.add_(reply.b - self.b, alpha=reply.samples)
+        self.bytes_up += sum(t.nbytes for t in reply.tensors())
+        self.accepted.append(reply.client)
+        self.samples.append(reply.samples)
+        self.losses.append(reply.loss)
+        if self._keep:
+            self.replies.append(reply)
+
+    def sum(self, part: Part, name: str) -> Tensor:
+        """The sum over the accepted replies of weight times tensor, as named by `part.sums`."""
+        return self._totals[part, name][1].to(self.w.dtype)
+
+    def mean(self, part: Part, name: str) -> Tensor:
+        """The same sum divided by the sum of the weights."""
+        weights, total = self._totals[part, name]
+        return (total / weights).to(self.w.dtype)
+
+    def step(self) -> tuple[Tensor, Tensor]:
+        """The new global weights and statistics. `ValueError` when no reply could be used."""
+        if not self.accepted:
+            reasons = "; ".join(f"client {k} {why}" for k, why in list(self.rejected.items())[:3])
+            raise ValueError(f"round {self.round + 1}: no client gave a usable answer ({reasons or 'nobody answered'})")
+        aggregate: Step = nothing
+        for part in self.algorithm.all_parts:
+            if part.has("aggregate"):
+                aggregate = _wrap(part, aggregate)
+        w = self.w + aggregate(self)
+        return w, self.b + (self._statistics / sum(self.samples)).to(self.b.dtype)
+
+    @property
+    def loss(self) -> float:
+        """The mean local objective during this round, weighted by samples."""
+        return sum(n * loss for n, loss in zip(self.samples, self.losses, strict=True)) / max(sum(self.samples), 1)
+
+
+def nothing(cohort: Cohort) -> Tensor:
+    """The innermost step: none."""
+    return torch.zeros_like(cohort.w)
+
+
+def _wrap(part: Part, inner: Step) -> Step:
+    return lambda cohort: part.aggregate(cohort, inner)

@@ -1,0 +1,43 @@
+"""Clients' data: sources, splits, and federations of both."""
+
+from accord.data.augment import Augment, Crop, Cutout, Flip, Rotate
+from accord.data.build import federate
+from accord.data.digits import Digits
+from accord.data.dirichlet import Dirichlet
+from accord.data.federation import Federation
+from accord.data.groups import Groups
+from accord.data.partition import Iid, Natural, Quantity, Split
+from accord.data.pool import Batch, Pool
+from accord.data.read import read_data, read_split
+from accord.data.sharding import Sharding
+from accord.data.shards import Shards
+from accord.data.source import Loaded, Source
+from accord.data.synthetic import Gaussians, Synthetic, SyntheticImages
+
+__all__ = [
+    "Augment",
+    "Batch",
+    "Crop",
+    "Cutout",
+    "Digits",
+    "Dirichlet",
+    "Federation",
+    "Flip",
+    "Gaussians",
+    "Groups",
+    "Iid",
+    "Loaded",
+    "Natural",
+    "Pool",
+    "Quantity",
+    "Rotate",
+    "Sharding",
+    "Shards",
+    "Source",
+    "Split",
+    "Synthetic",
+    "SyntheticImages",
+    "federate",
+    "read_data",
+    "read_split",
+]

@@ -1,0 +1,49 @@
+"""What a source of data is: a recipe piece that loads tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accord.data.augment import Augment
+from accord.data.pool import Pool
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A data set in memory, before it is split over clients."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    columns: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)  # further columns of the training samples, such as writers
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    augment: tuple[Augment, ...] = ()
+
+    def train(self) -> Pool:
+        """The training samples, with their augmentation."""
+        return Pool(self.x, self.y, self.mean, self.std, self.augment)
+
+    def test(self) -> Pool:
+        """The test samples."""
+        return Pool(self.test_x, self.test_y, self.mean, self.std)
+
+
+class Source:
+    """Where data come from; `load` reads them, from `data_dir` first where that applies."""
+
+    kind: ClassVar[str] = "data"
+    name: str
+
+    def load(self, data_dir: Path | None = None) -> Loaded:
+        """The data set as tensors."""
+        raise NotImplementedError

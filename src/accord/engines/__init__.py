@@ -1,0 +1,50 @@
+"""Engines: where jobs run. They know jobs and clients, never algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from torch import nn
+
+from accord.data.federation import Federation
+from accord.jobs import Job, Kept
+
+Lookup = Callable[[int], Kept]
+
+
+def stateless(client: int) -> Kept:
+    """The lookup for jobs that read nothing a client keeps."""
+    return {}
+
+
+class Engine(AbstractContextManager["Engine"], Protocol):
+    """What every engine does: run one job for many clients and hand over the answers as they come."""
+
+    name: str
+
+    def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:
+        """`(client, answer)` for each of the clients, in any order."""
+
+    def close(self) -> None:
+        """End what the engine started."""
+
+
+NAMES = ("auto", "process", "threads", "processes")
+
+
+def open_engine(name: str, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu") -> Engine:
+    """The engine of that name, ready to run."""
+    from accord.engines.auto import Auto
+    from accord.engines.process import Process
+    from accord.engines.processes import Processes
+    from accord.engines.threads import Threads
+
+    makers: Mapping[str, Callable[[], Engine]] = {
+        "auto": lambda: Auto(module, federation, workers=workers, device=device),
+        "process": lambda: Process(module, federation, device=device),
+        "threads": lambda: Threads(module, federation, workers=workers, device=device),
+        "processes": lambda: Processes(module, federation, workers=workers, device=device),
+    }
+    return makers[name]()

@@ -1,0 +1,163 @@
+"""What engines carry: frozen jobs that a worker does for one client, knowing nothing of engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from accord.algorithm import Algorithm
+from accord.client import Batch, Client
+from accord.cohort import Reply
+from accord.data.federation import Federation
+from accord.data.pool import Pool
+from accord.flat import Flat, logits
+from accord.part import State
+from accord.seeds import stream
+
+Kept: TypeAlias = Mapping[Hashable, State]
+CHUNK = 500  # samples a forward pass when nothing is learned
+
+
+class Worker:
+    """One model and the clients' data, in one process or thread."""
+
+    def __init__(self, module: nn.Module, federation: Federation, device: str = "cpu") -> None:
+        self.model, self.federation, self.device = Flat(module.to(device)), federation, torch.device(device)
+
+    def place(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches on this worker's device."""
+        if self.device.type == "cpu":
+            return iter(batches)
+        return (Batch(b.x.to(self.device, non_blocking=True), b.y.to(self.device, non_blocking=True)) for b in batches)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The global model of a round, as every job needs it."""
+
+    algorithm: Algorithm
+    w: Tensor
+    b: Tensor
+    round: int = 0
+    seed: int = 0
+    down: Kept = field(default_factory=dict)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything that travels down to each client."""
+        yield self.w
+        yield self.b
+        for state in self.down.values():
+            yield from state.values()
+
+    def module_stream(self, client: int) -> torch.Generator:
+        """The stream of random numbers that a module draws from by itself, as dropout does."""
+        return stream(self.seed, "module", self.round, client)
+
+    def client(self, worker: Worker, client: int, kept: Kept) -> Client:
+        """The client at the start of its round: the global weights, its own state, its own randomness."""
+        rng = stream(self.seed, "client", self.round, client)
+        torch.set_rng_state(self.module_stream(client).get_state())
+        device = worker.device
+        w0 = self.w.to(device)
+        worker.model.load(w0, self.b)
+        return Client(
+            self.algorithm,
+            worker.model,
+            w0,
+            down=_to(self.down, device),
+            kept=_to(kept, device),
+            rng=rng,
+            round=self.round,
+            id=client,
+            samples=len(worker.federation.clients[client]),
+        )
+
+
+def _to(states: Kept, device: torch.device) -> Kept:
+    if device.type == "cpu":
+        return states
+    return {key: {name: tensor.to(device) for name, tensor in state.items()} for key, state in states.items()}
+
+
+@dataclass(frozen=True)
+class Train(Job):
+    """One client's local training."""
+
+    def run(self, worker: Worker, client: int, kept: Kept) -> Reply:
+        started = time.perf_counter()
+        me, rule = self.client(worker, client, kept), self.algorithm.rule
+        epochs, steps = rule.length(me.rng)
+        batches = worker.federation.batches(client, me.rng, size=rule.batch, epochs=epochs, steps=steps, drop_last=rule.drop_last)
+        me.train(worker.place(batches))
+        reply = me.reply()
+        reply.seconds = time.perf_counter() - started
+        return reply
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many samples of each class there were, how many were right, and the summed loss."""
+
+    right: Tensor
+    total: Tensor
+    loss: float
+
+    @property
+    def samples(self) -> int:
+        """How many samples were looked at."""
+        return int(self.total.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """The share that was right."""
+        return float(self.right.sum()) / self.samples if self.samples else float("nan")
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.right + other.right, self.total + other.total, self.loss + other.loss)
+
+
+@dataclass(frozen=True)
+class Evaluate(Job):
+    """A score: of the global model on one chunk of the test set or on one client's own data, or of a client's personal model.
+
+    For `of="test"` the engine's "clients" are chunks of the test set, so that workers share it.
+    """
+
+    of: Literal["test", "train", "own", "personal"] = "test"
+
+    def run(self, worker: Worker, client: int, kept: Kept) -> Score:
+        federation = worker.federation
+        if self.of == "test":
+            index = torch.arange(client * CHUNK, min((client + 1) * CHUNK, len(federation.test)))
+            worker.model.load(self.w.to(worker.device), self.b)
+            worker.model.module.eval()
+            return self.score(worker, federation.test, index, lambda x: logits(worker.model.module(x)))
+        me = self.client(worker, client, kept)
+        if self.of == "personal":
+            size, drop = self.algorithm.rule.batch, self.algorithm.rule.drop_last
+            predict = self.algorithm.personal.fit(
+                me, lambda epochs: worker.place(federation.batches(client, me.rng, size=size, epochs=epochs, drop_last=drop))
+            )
+        else:
+            predict = lambda x: me.forward(x).logits  # noqa: E731
+        me.model.module.eval()
+        pool, index = (federation.train, federation.clients[client]) if self.of == "train" else (federation.own, federation.tests[client])
+        return self.score(worker, pool, index, predict)
+
+    def score(self, worker: Worker, pool: Pool, index: Tensor, predict: Callable[[Tensor], Tensor]) -> Score:
+        """The score of a prediction on some samples of a pool."""
+        classes = worker.federation.classes
+        right, total, loss = torch.zeros(classes, dtype=torch.long), torch.zeros(classes, dtype=torch.long), 0.0
+        with torch.no_grad():
+            for batch in worker.place(pool.gather(part) for part in index.split(CHUNK)):
+                scores, y = predict(batch.x).flatten(0, -2), batch.y.flatten()
+                loss += float(F.cross_entropy(scores, y, reduction="sum"))
+                total += torch.bincount(y.cpu(), minlength=classes)
+                right += torch.bincount(y[scores.argmax(-1) == y].cpu(), minlength=classes)
+        return Score(right, total, loss)

@@ -1,0 +1,8 @@
+"""Models: recipe pieces that build modules for the data at hand."""
+
+from accord.models.cnn import Cnn, ConvNet
+from accord.models.lenet import LeNet, LeNet5
+from accord.models.mlp import Mlp, PerceptronNet
+from accord.models.model import Model
+
+__all__ = ["Cnn", "ConvNet", "LeNet", "LeNet5", "Mlp", "Model", "PerceptronNet"]

@@ -1,0 +1,71 @@
+"""LeNet-5."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from accord.flat import Output
+from accord.models.model import Model, image_shape
+from accord.recipe import named
+
+
+class LeNet(nn.Module):
+    """Convolutions of 6 and 16 filters of 5x5, each with max-pooling and ReLU, then 120, 84 and the classes.
+
+    >>> import torch
+    >>> out = LeNet((3, 32, 32), 10)(torch.zeros(2, 3, 32, 32))
+    >>> out.logits.shape, out.features.shape
+    (torch.Size([2, 10]), torch.Size([2, 84]))
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, bias: bool = False) -> None:
+        nn.Module.__init__(self)
+        channels, high, wide = shape
+        self.conv1 = nn.Conv2d(channels, 6, 5, bias=bias)
+        self.conv2 = nn.Conv2d(6, 16, 5, bias=bias)
+        for _ in range(2):
+            high, wide = (high - 4) // 2, (wide - 4) // 2
+        self.fc1 = nn.Linear(16 * high * wide, 120, bias=bias)
+        self.fc2 = nn.Linear(120, 84, bias=bias)
+        self.head = nn.Linear(84, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Output:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2), inplace=True)
+        x = F.relu(F.max_pool2d(self.conv2(x), 2), inplace=True)
+        x = F.relu(self.fc1(x.flatten(1)), inplace=True)
+        features = F.relu(self.fc2(x), inplace=True)
+        return Output(self.head(features), features)
+
+
+class LeNet5(Model):
+    """LeCun et al. 1998 with ReLU and max-pooling, as FedCONST uses it: no biases unless asked for.
+
+    `init="he"` draws weights from He's normal distribution and sets biases to zero, `"torch"` leaves torch's own draw.
+
+    >>> from accord.models.lenet import LeNet5
+    >>> sum(p.numel() for p in LeNet5().build((3, 32, 32), 10).parameters())
+    61770
+    """
+
+    bias: bool = False
+    init: Literal["torch", "he"] = "torch"
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        net = LeNet(image_shape(shape, "lenet5", 16), classes, self.bias)
+        return he(net) if self.init == "he" else net
+
+
+named(LeNet5, "lenet5")
+
+
+def he(net: nn.Module) -> nn.Module:
+    """The network with weights drawn anew from $N(0, 2/n_{in})$ and zero biases (He et al. 2015)."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return net

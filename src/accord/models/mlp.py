@@ -1,0 +1,50 @@
+"""Fully connected networks."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+
+from accord.check import Count
+from accord.flat import Output
+from accord.models.model import Model
+from accord.recipe import named
+
+
+class PerceptronNet(nn.Module):
+    """Linear layers with ReLU between them; no hidden layer is multinomial regression.
+
+    >>> import torch
+    >>> out = PerceptronNet(64, (200,), 10)(torch.zeros(2, 8, 8))
+    >>> out.logits.shape, out.features.shape
+    (torch.Size([2, 10]), torch.Size([2, 200]))
+    """
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True) -> None:
+        nn.Module.__init__(self)
+        widths = (inputs, *hidden)
+        self.body = nn.Sequential()
+        for wide, narrow in zip(widths, hidden, strict=False):
+            self.body.append(nn.Linear(wide, narrow, bias=bias)).append(nn.ReLU(inplace=True))
+        self.head = nn.Linear(widths[-1], classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.body(x.flatten(1))
+        return Output(self.head(features), features)
+
+
+@named
+class Mlp(Model):
+    """A perceptron with hidden layers of these widths, for data of any shape; `mlp(hidden=())` is multinomial regression.
+
+    >>> from accord.models.mlp import Mlp
+    >>> sum(p.numel() for p in Mlp((200,)).build((64,), 10).parameters())
+    15010
+    """
+
+    hidden: tuple[Count, ...] = (200,)
+    bias: bool = True
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return PerceptronNet(math.prod(shape), self.hidden, classes, self.bias)

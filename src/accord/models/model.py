@@ -1,0 +1,30 @@
+"""What a model is in a recipe: a piece that builds a module for the data's shape and number of classes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import nn
+
+
+class Model:
+    """A recipe piece; `build` makes the module, which draws its weights from torch's current random state."""
+
+    kind: ClassVar[str] = "model"
+    name: str
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A module that reads samples of this shape and returns `Output(logits, features)`."""
+        raise NotImplementedError
+
+
+def image_shape(shape: tuple[int, ...], name: str, smallest: int) -> tuple[int, int, int]:
+    """The shape as channels, height and width, or an error that says what the model wants.
+
+    >>> image_shape((64,), "lenet5", 16)
+    Traceback (most recent call last):
+    ValueError: lenet5 reads images of at least 16x16 pixels, and the data have the shape (64,): use mlp, or image data
+    """
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise ValueError(f"{name} reads images of at least {smallest}x{smallest} pixels, and the data have the shape {shape}: use mlp, or image data")
+    return shape

@@ -1,0 +1,117 @@
+"""The local optimiser: how long a client works, in batches of what size, and how a gradient becomes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from torch.optim.sgd import sgd
+
+from accord.check import Count, NonNegative, Positive, Range
+from accord.flat import On
+from accord.recipe import named
+
+if TYPE_CHECKING:
+    from accord.client import Client
+
+
+class Steps:
+    """How many local steps a client takes in a round, when that is not the same for all."""
+
+    kind: ClassVar[str] = "steps"
+    name: str
+
+    def draw(self, rng: torch.Generator) -> int:
+        """The number of steps, from the client's own stream of this round."""
+        raise TypeError(f"{type(self).__name__} does not say how to draw a number of steps")
+
+
+@named
+class Uniform(Steps):
+    """Any number of steps between two, equally likely."""
+
+    low: Count
+    high: Count
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"uniform({self.low}, {self.high}) has its ends the wrong way round: write uniform({self.high}, {self.low})")
+
+    def draw(self, rng: torch.Generator) -> int:
+        return int(torch.randint(self.low, self.high + 1, (), generator=rng))
+
+
+class Rule:
+    """A local optimiser."""
+
+    kind: ClassVar[str] = "rule"
+    name: str
+
+
+@named
+class SGD(Rule):
+    """Stochastic gradient descent: d = g + decay w; v = momentum v + d; w -= lr v, with an empty v at the start of each round.
+
+    `epochs` passes over the client's data in shuffled batches of `batch`, or exactly `steps` batches. The learning rate of round r
+    is `lr * lr_decay ** r`. `on` says which parameters move; `clip` bounds the norm of the gradient.
+    """
+
+    lr: Positive = 0.01
+    momentum: Annotated[float, Range(0, 0.999999)] = 0.9
+    decay: NonNegative = 0.0
+    nesterov: bool = False
+    epochs: Count = 1
+    steps: Count | Steps | None = None
+    batch: Count = 50
+    drop_last: bool = False
+    lr_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
+    on: On = "all"
+    clip: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise ValueError("sgd(nesterov=True) needs a momentum above 0")
+
+    def start(self, client: Client) -> Callable[[], None]:
+        """The function that makes one step from `client.g`, for one round."""
+        w, g, spans = client.w, client.g, client.layout.spans(self.on)
+        v = torch.zeros_like(w) if self.momentum else None
+        ws, gs = [w[s] for s in spans], [g[s] for s in spans]
+        vs = [None if v is None else v[s] for s in spans]
+        fused = w.device.type in ("cpu", "cuda")
+
+        def update() -> None:
+            if self.clip is not None:
+                g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
+            sgd(  # type: ignore[no-untyped-call]
+                ws,
+                gs,
+                vs,
+                fused=fused,
+                weight_decay=0.0 if client.decayed else self.decay,
+                momentum=self.momentum,
+                lr=client.lr,
+                dampening=0.0,
+                nesterov=self.nesterov,
+                maximize=False,
+            )
+
+        return update
+
+    def reach(self, steps: int) -> float:
+        """How far `steps` equal gradients carry the weights, in units of lr: the number of steps, or more with momentum.
+
+        >>> SGD(momentum=0.0).reach(50), round(SGD(momentum=0.9).reach(50), 1)
+        (50.0, 410.5)
+        """
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+    def length(self, rng: torch.Generator) -> tuple[int | None, int | None]:
+        """(epochs, steps) of one client's round: one of the two is None."""
+        if self.steps is None:
+            return self.epochs, None
+        return None, self.steps if isinstance(self.steps, int) else self.steps.draw(rng)
+
+

@@ -1,0 +1,156 @@
+"""The server: the global model, what it keeps, and the one server loop."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from accord.algorithm import Algorithm
+from accord.cohort import Cohort, Reply
+from accord.data.federation import Federation
+from accord.engines import Engine, Lookup, stateless
+from accord.engines.process import Process
+from accord.flat import Flat
+from accord.jobs import Evaluate, Train
+from accord.part import State
+from accord.seeds import number, numpy_stream
+from accord.select import Draw
+from accord.store import Store
+
+
+@dataclass
+class Server:
+    """The global model after `round` rounds: weights, statistics, and each part's state."""
+
+    algorithm: Algorithm
+    w: Tensor
+    b: Tensor
+    state: dict[Hashable, State] = field(default_factory=dict)
+    round: int = 0
+
+    @classmethod
+    def start(cls, algorithm: Algorithm, module: nn.Module) -> Server:
+        """The server before the first round, with the module's present weights."""
+        model = Flat(copy.deepcopy(module))
+        return cls(algorithm, model.w.clone(), model.read_statistics(), first_state(algorithm, model.w))
+
+    @property
+    def down(self) -> dict[Hashable, State]:
+        """What travels to a client besides the weights."""
+        return {p: {name: self.state[p][name] for name in p.sends} for p in self.algorithm.all_parts if p.sends}
+
+    def model(self, module: nn.Module) -> nn.Module:
+        """A copy of the module with the global weights."""
+        flat = Flat(copy.deepcopy(module))
+        flat.load(self.w, self.b)
+        return flat.module
+
+
+def first_state(algorithm: Algorithm, w: Tensor) -> dict[Hashable, State]:
+    """What the server keeps before the first round."""
+    found: dict[Hashable, State] = {part: part.server_state(w) for part in algorithm.all_parts}
+    return {part: state for part, state in found.items() if state}
+
+
+def rounds(
+    algorithm: Algorithm,
+    module: nn.Module,
+    federation: Federation,
+    *,
+    rounds: int,
+    seed: int = 0,
+    engine: Engine | None = None,
+    server: Server | None = None,
+    store: Store | None = None,
+    dropout: float = 0.0,
+) -> Iterator[Cohort]:
+    """Federated training, round by round: `for cohort in rounds(...)`. `cohort.server` is the server after that round.
+
+    Without an engine the clients run here, one after another. Give `server` and `store` to go on from where they stand. With
+    `dropout` each client asked fails to answer with that probability.
+
+    >>> import accord
+    >>> federation = accord.federate(accord.read("digits", "data"), accord.read("iid", "split"), 10)
+    >>> for cohort in accord.rounds(accord.fedavg(), torch.nn.Linear(64, 10), federation, rounds=2):
+    ...     print(cohort.round, len(cohort.clients))
+    0 10
+    1 10
+    """
+    server = server or Server.start(algorithm, module)
+    store = store or Store(algorithm.keys)
+    own = engine is None
+    engine = engine or Process(module, federation)
+    try:
+        while server.round < rounds:
+            yield play(server, federation, engine, store, seed=seed, dropout=dropout)
+    finally:
+        if own:
+            engine.close()
+
+
+def play(server: Server, federation: Federation, engine: Engine, store: Store, *, seed: int, dropout: float = 0.0) -> Cohort:
+    """One round: choose, train, add up, step."""
+    chosen = choose(server, federation, engine, store.get, seed)
+    absent = {k for k in chosen if dropout and number(seed, "dropout", server.round, k) / 2**63 < dropout}
+    asked = [k for k in chosen if k not in absent]
+    cohort = Cohort(
+        server.algorithm, server.w, b=server.b, state=server.state, clients=asked, population=federation.population, round=server.round
+    )
+    cohort.absent = sorted(absent)
+    job = Train(server.algorithm, server.w, server.b, server.round, seed, server.down)
+    cohort.bytes_down = len(chosen) * sum(t.nbytes for t in job.tensors())
+    for _, reply in engine.map(job, asked, store.get):
+        for accepted in cohort.take(reply):
+            store.put(accepted.client, accepted.kept)
+    if asked:
+        server.w, server.b = cohort.step()
+        server.state = cohort.state
+    server.round += 1
+    cohort.server = server
+    return cohort
+
+
+def choose(server: Server, federation: Federation, engine: Engine, kept: Lookup, seed: int) -> list[int]:
+    """The clients of the coming round."""
+
+    def losses(clients: Sequence[int]) -> list[float]:
+        job = Evaluate(server.algorithm, server.w, server.b, server.round, seed, of="train")
+        found = dict(engine.map(job, clients, kept))
+        return [found[k].loss / max(found[k].samples, 1) for k in clients]
+
+    rng = numpy_stream(seed, "select", server.round)
+    sizes = federation.clients.sizes[: federation.population]
+    return server.algorithm.select.choose(Draw(federation.population, sizes, rng, losses))
+
+
+def server_step(
+    algorithm: Algorithm,
+    w: Tensor,
+    replies: Sequence[Reply],
+    *,
+    state: Mapping[Hashable, State] | None = None,
+    population: int | None = None,
+) -> tuple[Tensor, dict[Hashable, State]]:
+    """The new global weights and server state from these replies, `population` being the number of all clients (default: those here).
+
+    >>> import accord
+    >>> replies = [accord.Reply(torch.tensor([1.0, 0.0]), samples=3), accord.Reply(torch.tensor([0.0, 1.0]), samples=1)]
+    >>> accord.server_step(accord.fedavg(), torch.zeros(2), replies)[0]
+    tensor([0.7500, 0.2500])
+    """
+    for k, reply in enumerate(replies):
+        reply.client = k
+    cohort = Cohort(
+        algorithm,
+        w,
+        b=w.new_empty(0),
+        state={**first_state(algorithm, w), **(state or {})},
+        clients=range(len(replies)),
+        population=population or len(replies),
+    )
+    for reply in replies:
+        cohort.take(reply)
+    return cohort.step()[0], cohort.state

@@ -1,0 +1,67 @@
+"""Made-up comparison directories: random walks, no run of anything."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+CLASSES = 10
+
+
+def write_run(
+    path: Path, name: str, seed: int, *, lift: float = 0.0, rounds: int = 20, every: int = 2, finished: bool = True, **keys: Any
+) -> Path:
+    """One run directory whose accuracy climbs to about 0.7 + lift."""
+    path.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(f"{name}/{seed}")
+    experiment = {"algorithm": f"{name}()", "name": name, "data": "digits", "split": "dirichlet(0.1)", "clients": 20, "model": "mlp"}
+    experiment |= {"rounds": rounds, "per_round": 5, "seed": seed, **keys}
+    (path / "experiment.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in experiment.items()))
+    shared = random.Random(seed).uniform(-0.03, 0.03)
+    rows = [_round(r, rounds, every, lift + shared, draw) for r in range(1, (rounds if finished else rounds // 2) + 1)]
+    (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts = [[draw.choice([0, 0, 0, 5, 30, 80]) for _ in range(CLASSES)] for _ in range(20)]
+    federation = {"counts": counts, "population": 20, "classes": CLASSES, "fingerprint": f"f00d{seed}", "heterogeneity": 0.71}
+    write_json(path / "federation.json", federation | {"data": "digits", "split": "dirichlet(0.1)"})
+    write_json(path / "environment.json", {"python": "3.11.7", "torch": "2.13.0", "platform": "made up", "cpu": "none", "threads": 2})
+    if finished:
+        write_json(path / "result.json", _result(path, name, seed, rows))
+    return path
+
+
+def _round(r: int, rounds: int, every: int, lift: float, draw: random.Random) -> dict[str, Any]:
+    accuracy = min(1.0, max(0.0, (0.7 + lift) * (1 - 0.9 ** (1 + 40 * r / rounds)) + draw.gauss(0, 0.008)))
+    row = {"round": r, "clients": draw.sample(range(20), 5), "absent": [], "rejected": [], "loss": 2.3 * 0.93**r + draw.uniform(0, 0.05)}
+    row |= {"bytes_down": 500_000, "bytes_up": 500_000 if lift < 0.05 else 900_000, "seconds": 0.5}
+    if r % every == 0:
+        clients = {"mean": accuracy - 0.05, "spread": 0.12, "worst": max(0.0, accuracy - 0.3), "clients": 20}
+        classes = [min(1.0, max(0.0, accuracy + draw.gauss(0, 0.1))) for _ in range(CLASSES - 1)] + [None]
+        row["evaluation"] = {"global": {"accuracy": accuracy, "loss": 1 - accuracy, "classes": classes}, "local": clients}
+        row["evaluation"]["personal"] = {**clients, "mean": min(1.0, accuracy + 0.1)}
+    return row
+
+
+def _result(path: Path, name: str, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    last = rows[-1]["evaluation"]
+    result = {"algorithm": name, "recipe": f"{name}()", "digest": f"{seed:02d}" * 32, "accuracy": last["global"]["accuracy"]}
+    result |= {"rounds": len(rows), "seconds": 0.5 * len(rows), "bytes_up": sum(row["bytes_up"] for row in rows)}
+    result |= {"bytes_down": sum(row["bytes_down"] for row in rows), "out": str(path), "evaluation": last, "parameters": 1234}
+    return result | {"fingerprint": f"f00d{seed}", "heterogeneity": 0.71, "header": {"buffers": "none", "heterogeneity": 0.71}}
+
+
+def write_json(path: Path, value: object) -> None:
+    """The value as JSON in a file."""
+    path.write_text(json.dumps(value))
+
+
+def write_comparison(path: Path, lifts: dict[str, float], seeds: tuple[int, ...] = (0, 1, 2), target: float | None = None) -> Path:
+    """A comparison of made-up algorithms, each with its lift over 0.7."""
+    runs = {name: [f"runs/{i}-{seed}" for seed in seeds] for i, name in enumerate(lifts)}
+    for name, places in runs.items():
+        for seed, place in zip(seeds, places, strict=True):
+            write_run(path / place, name, seed, lift=lifts[name])
+    plan = {"algorithms": list(lifts), "seeds": list(seeds), "runs": runs, "target": target, "set_up": {"data": "digits"}}
+    write_json(path / "comparison.json", plan)
+    return path
