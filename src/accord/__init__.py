@@ -1,7 +1,40 @@
 """Accord: federated learning for clients that disagree."""
 
+from accord import models as models
 from accord.algorithm import Algorithm
-from accord.algorithms import fedavg, fedconst, fedprox, fedsam, fedsol, scaffold
+from accord.algorithms import (
+    adabest,
+    fedadagrad,
+    fedadam,
+    fedasam,
+    fedavg,
+    fedavgm,
+    fedbabu,
+    fedconst,
+    feddyn,
+    fedmrur,
+    fednova,
+    fedntd,
+    fedoptz,
+    fedprox,
+    fedsam,
+    fedsol,
+    fedsol_a0,
+    fedsol_a1,
+    fedsol_a2,
+    fedsol_a3,
+    fedsol_a4,
+    fedsol_a5,
+    fedsol_a6,
+    fedyogi,
+    knnper,
+    local_only,
+    mixup,
+    moon,
+    perfedavg,
+    projection,
+    scaffold,
+)
 from accord.buffers import Buffers as buffers
 from accord.client import Client, local_round
 from accord.cohort import Cohort, Reply
@@ -10,18 +43,37 @@ from accord.data.federation import Federation
 from accord.data.pool import Batch
 from accord.flat import Flat, Layout, Output, digest
 from accord.part import Gradient, Part, State, Step
+from accord.parts.adapt import Adapt as adapt
+from accord.parts.alone import Alone as alone
+from accord.parts.beside import Beside as beside
 from accord.parts.constrain import Constrain as constrain
+from accord.parts.contrast import Contrast as contrast
 from accord.parts.control import Control as control
+from accord.parts.corrective import Corrective as corrective
+from accord.parts.debias import Debias as debias
 from accord.parts.distil import Distil as distil
+from accord.parts.dynamic import Dynamic as dynamic
+from accord.parts.hold import Hold as hold
+from accord.parts.inertia import Inertia as inertia
+from accord.parts.meta import Meta as meta
+from accord.parts.normalise import Normalise as normalise
+from accord.parts.not_true import NotTrue as not_true
 from accord.parts.perturb import Perturb as perturb
+from accord.parts.project import Project as project
 from accord.parts.proximal import Proximal as proximal
+from accord.parts.renormalise import Renormalise as renormalise
 from accord.parts.task import Task as task
+from accord.parts.together import Together as together
 from accord.personal import Finetune as finetune
+from accord.personal import KnnPer as knn_per
+from accord.personal import Own as own
 from accord.personal import Personal
 from accord.personal import Shared as shared
 from accord.recipe import named, read
 from accord.rules import SGD as sgd
 from accord.select import All as all
+from accord.select import Groups as groups
+from accord.select import PowerOfChoice as power_of_choice
 from accord.select import Select
 from accord.select import Uniform as uniform
 from accord.server import Server, rounds, server_step

@@ -50,9 +50,15 @@ class Algorithm:
         return NotImplemented
 
     def _joined(self, other: Algorithm) -> Algorithm:
-        """Another algorithm around this one: the parts that both have stand once, and the slots that it fills are taken over."""
-        joined = self
-        for part in other.parts:
+        """Another algorithm around this one: the parts that both have stand once, and the slots that it fills are taken over.
+
+        Of two innermost parts of one class, such as two tasks, only one remains: this one's, unless that has its defaults.
+        """
+        joined, outer = self, other.parts
+        if self.parts and outer and type(self.parts[0]) is type(outer[0]):
+            first = outer[0] if _by_default(self.parts[0]) else self.parts[0]
+            joined, outer = dataclasses.replace(self, parts=(first, *self.parts[1:])), outer[1:]
+        for part in outer:
             if part not in joined.parts:
                 joined = joined + part
         plain = Algorithm(())
@@ -77,6 +83,10 @@ class Algorithm:
         plain = Algorithm(())
         slots = [getattr(self, s) for s in _SLOTS if s == "rule" or getattr(self, s) != getattr(plain, s)]
         return " + ".join(repr(piece) for piece in (*self.parts, *slots))
+
+
+def _by_default(part: Part) -> bool:
+    return all(getattr(part, f.name) == f.default for f in dataclasses.fields(part))  # type: ignore[arg-type]
 
 
 def _within(part: Part) -> Iterator[Part]:

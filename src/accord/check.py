@@ -66,11 +66,23 @@ def check(value: Any, hint: Any, where: str) -> Any:
 
 def _ranged(value: Any, base: Any, limits: Range, where: str) -> Any:
     number = "a whole number" if base is int else "a number"
-    if isinstance(value, bool) or not isinstance(value, int | float) or (base is int and not float(value).is_integer()):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not representable(value):
         raise ValueError(f"{where} is {value!r}; it must be {number} {limits}")
-    if not math.isfinite(value) or value not in limits:
+    if (base is int and not float(value).is_integer()) or value not in limits:
         raise ValueError(f"{where} is {value!r}; it must be {number} {limits}")
     return base(value)
+
+
+def representable(value: float) -> bool:
+    """Whether a number is finite, and small enough for a float when it is a whole one.
+
+    >>> representable(0.5), representable(float("nan")), representable(10**400)
+    (True, False, False)
+    """
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _any_of(value: Any, hints: tuple[Any, ...], where: str) -> Any:
@@ -88,7 +100,7 @@ def _any_of(value: Any, hints: tuple[Any, ...], where: str) -> Any:
 
 def _plain(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
+        if representable(value):
             return float(value)
         raise ValueError(f"{where} is {value!r}; it must be a finite number")
     if isinstance(value, bool) and hint is not bool:
@@ -103,7 +115,8 @@ def _described(hint: Any) -> str:
     if hint in words:
         return words[hint]
     kind = getattr(hint, "kind", None)
-    return f"one of the {kind}s that `accord list {kind}s` shows" if kind else getattr(hint, "__name__", str(hint))
+    plural = f"{kind}s".replace("ss", "s")
+    return f"one of the {plural} that `accord list {plural}` shows" if kind else getattr(hint, "__name__", str(hint))
 
 
 def listed(items: Iterable[Any]) -> str:

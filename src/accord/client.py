@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
     from accord.algorithm import Algorithm
 
 __all__ = ["Batch", "Client", "local_round"]
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A client between two steps of its round: weights, statistics, states and random streams."""
+
+    w: Tensor
+    b: Tensor
+    kept: dict[Hashable, State]
+    up: dict[Hashable, State]
+    memo: dict[Hashable, Any]
+    rngs: tuple[Tensor, Tensor]
+    step: int
+    loss: Tensor
+    losses: int
 
 
 class Client:
@@ -42,43 +58,80 @@ class Client:
         round: int = 0,
         id: int = 0,
         samples: int = 0,
+        relative: float = 1.0,
+        data: Callable[[int], Iterable[Batch]] | None = None,
     ) -> None:
         self.algorithm, self.rule, self.model, self.w0 = algorithm, algorithm.rule, model, w0
         self.w, self.g, self.layout = model.w, model.g, model.layout
         self.down, self.rng, self.round, self.id, self.samples = down, rng, round, id, samples
+        self.relative, self._data = relative, data
         self.kept: dict[Hashable, State] = {p: kept[p] if p in kept else p.client_state(w0) for p in algorithm.all_parts}
+        if self.rule in kept:
+            self.kept[self.rule] = kept[self.rule]
         if algorithm.buffers in kept:
             model.load_statistics(kept[algorithm.buffers]["b"])
+        self.b0 = model.read_statistics()
         self.up: dict[Hashable, State] = {}
         self.memo: dict[Hashable, Any] = {}
         self.lr = algorithm.rule.lr * algorithm.rule.lr_decay**round
-        self.step = 0
+        self.step = self.passes = 0  # optimiser steps, and forward passes that move the model's statistics
         self.decayed = False
         self._loss = self.w.new_zeros(())
         self._losses = 0
         self._others: dict[str, Flat] = {}
+        self._answers: dict[tuple[str, bool], tuple[Tensor, Output]] = {}
 
     def train(self, batches: Iterable[Batch]) -> None:
+        """One whole round: begin, the local loop over these batches, end."""
+        self.begin()
+        self.run(batches)
+        self.end()
+
+    def begin(self) -> None:
+        """Let every part prepare the round."""
+        for part in self.algorithm.all_parts:
+            part.begin(self)
+
+    def run(self, batches: Iterable[Batch]) -> None:
         """The local loop: every algorithm runs through these lines."""
         gradient: Gradient = partial(self.descend, self.algorithm.parts)
         for part in self.algorithm.parts:
             if part.has("gradient"):
                 gradient = partial(part.gradient, self, inner=gradient)
         update = self.rule.start(self)
-        for part in self.algorithm.all_parts:
-            part.begin(self)
+        moved = [part.moved for part in self.algorithm.parts if part.has("moved")]
         self.model.module.train()
         self.algorithm.buffers.prepare(self.model.module)
         for batch in batches:
             self.decayed = False
             gradient(batch)
             update()
+            for correct in moved:
+                correct(self)
             self.step += 1
+
+    def end(self) -> None:
+        """Let every part set what is kept and what is sent."""
         for part in self.algorithm.all_parts:
             part.end(self)
-
+        self.rule.end(self)
         if self.algorithm.buffers.policy == "local" and self.model.b.numel():
             self.kept[self.algorithm.buffers] = {"b": self.model.read_statistics()}
+
+    def pause(self) -> Paused:
+        """Everything that another worker needs to go on from here, between two steps."""
+        rngs = (self.rng.get_state(), torch.get_rng_state())
+        w, b = self.w.detach().cpu().clone(), self.model.read_statistics().cpu()
+        return Paused(w, b, dict(self.kept), dict(self.up), dict(self.memo), rngs, self.step, self._loss, self._losses)
+
+    def resume(self, paused: Paused) -> None:
+        """Go on from where a client of the same round was paused."""
+        self.model.load(paused.w, paused.b)
+        self.kept, self.up, self.memo = paused.kept, paused.up, paused.memo
+        # clones: set_state reads from the start of a tensor's storage, whatever its offset there
+        self.rng.set_state(paused.rngs[0].clone())
+        torch.set_rng_state(paused.rngs[1].clone())
+        self.step, self._loss, self._losses = paused.step, paused.loss.clone(), paused.losses
 
     def reply(self) -> Reply:
         """What this client answers now: copies, so that the model can serve the next client."""
@@ -91,6 +144,7 @@ class Client:
     def descend(self, parts: Sequence[Part], batch: Batch, on: On | None = None) -> None:
         """Fill `g` with the gradient of the sum of these parts' loss terms at the present weights."""
         self.g.zero_()
+        self.decayed = False
         terms = [part for part in parts if part.has("loss")]
         if not terms:
             return
@@ -109,6 +163,7 @@ class Client:
 
     def forward(self, x: Tensor) -> Output:
         """The model's answer at the present weights."""
+        self.passes += 1
         out = self.model.module(x)
         return out if isinstance(out, Output) else Output(out)
 
@@ -119,13 +174,7 @@ class Client:
         if on == "all":
             loss.backward()  # type: ignore[no-untyped-call]
         else:
-            loss.backward(inputs=self.wanted(on))  # type: ignore[no-untyped-call]
-
-    def wanted(self, on: On) -> list[Tensor]:
-        """The parameters of the head, of the body, or all."""
-        spans = self.layout.spans(on)
-        inside = {s.name for s in self.layout.slots if any(k.start <= s.start and s.stop <= k.stop for k in spans)}
-        return [p for name, p in self.model.parameters.items() if name in inside]
+            loss.backward(inputs=self.model.parameters_of(on))  # type: ignore[no-untyped-call]
 
     def features(self, out: Output, needed_by: Part) -> Tensor:
         """The features of an answer, or a `ValueError` when the model gives none."""
@@ -136,15 +185,22 @@ class Client:
             )
         return out.features
 
-    def look(self, name: str, w: Tensor, x: Tensor) -> Output:
-        """The answer of the model at other weights, in evaluation mode and without gradient; `name` tells one set from another."""
+    def look(self, name: str, w: Tensor, x: Tensor, *, b: Tensor | None = None, train: bool = False) -> Output:
+        """The answer of the model at other weights, fixed for the round, without gradient; `name` tells one set from another.
+
+        Its statistics are `b`, by default those at the start of the round. It answers as in evaluation unless `train` is set.
+        """
         if name not in self._others:
             other = self.model_for(name)
-            other.load(w, self.model.b)
+            other.load(w, self.b0 if b is None else b)
             self._others[name] = other
-        with torch.no_grad():
-            out = self._others[name].module(x)
-        return out if isinstance(out, Output) else Output(out)
+        seen = self._answers.get((name, train))
+        if seen is None or seen[0] is not x:
+            module = self._others[name].module.train(train)
+            with torch.no_grad():
+                out = module(x)
+            seen = self._answers[name, train] = (x, out if isinstance(out, Output) else Output(out))
+        return seen[1]
 
     def model_for(self, name: str) -> Flat:
         """A second model of the same shape, made once for a worker and reused."""
@@ -154,14 +210,17 @@ class Client:
         return spare[name]
 
     @contextmanager
-    def shifted(self, e: Tensor) -> Iterator[None]:
-        """Within the block the weights are `w + e`; afterwards they are exactly what they were."""
-        before = self.w.clone()
-        self.w.add_(e)
+    def shifted(self, e: Tensor, on: On = "all") -> Iterator[None]:
+        """Within the block the weights named by `on` are `w + e`; afterwards they are exactly what they were."""
+        spans = self.layout.spans(on)
+        before = [self.w[s].clone() for s in spans]
+        for s in spans:
+            self.w[s].add_(e[s])
         try:
             yield
         finally:
-            self.w.copy_(before)
+            for s, old in zip(spans, before, strict=True):
+                self.w[s].copy_(old)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -172,17 +231,60 @@ class Client:
         finally:
             self.model.load_statistics(before)
 
+    def all_batches(self, size: int = 500) -> Iterator[Batch]:
+        """All of this client's training data once, in order and unchanged, in batches of at most `size`."""
+        if self._data is None:
+            raise ValueError("this client has no data beside its batches: give local_round(..., data=(x, y))")
+        return iter(self._data(size))
+
+    def whole_gradient(self, parts: Sequence[Part], size: int = 500, *, by_batch: bool = False) -> tuple[Tensor, float]:
+        """The gradient, at the present weights and in evaluation mode, of these parts' mean loss over all the client's data, and that loss.
+
+        The mean is over samples, or with `by_batch` over the means of batches. The weights, `g` and the statistics are left as they were.
+        """
+        before, total, value, count = self.g.clone(), torch.zeros_like(self.g), 0.0, 0
+        self.model.module.eval()
+        for batch in self.all_batches(size):
+            out = self.forward(batch.x)
+            loss = sum((part.loss(self, batch, out) for part in parts), start=out.logits.new_zeros(()))
+            self.g.zero_()
+            self.backward(loss)
+            weight = 1 if by_batch else len(batch.y)
+            total.add_(self.g, alpha=weight)
+            value, count = value + weight * float(loss), count + weight
+        self.model.module.train()
+        self.algorithm.buffers.prepare(self.model.module)
+        self.g.copy_(before)
+        return total.div_(max(count, 1)), value / max(count, 1)
+
     def decay(self) -> None:
         """Add the rule's weight decay to `g` now, so that a part outside sees it; the rule then adds it no more this step."""
         if not self.decayed and self.rule.decay:
             self.g.add_(self.w, alpha=self.rule.decay)
         self.decayed = True
 
+    def again(self, algorithm: Algorithm) -> Client:
+        """The same client on the same model, about to train by another algorithm from where the weights stand now."""
+        start = self.w.clone()
+        other = Client(
+            algorithm,
+            self.model,
+            start,
+            down=first_down(algorithm, start),
+            kept={},
+            rng=self.rng,
+            id=self.id,
+            samples=self.samples,
+            relative=self.relative,
+            data=self._data,
+        )
+        other.down, other.kept = {**other.down, **self.down}, {**other.kept, **{p: s for p, s in self.kept.items() if p in other.kept}}
+        return other
+
     @property
     def loss(self) -> float:
         """The mean of the local objective over the steps taken so far."""
         return float(self._loss) / self._losses if self._losses else float("nan")
-
 
 
 def _plain(states: Mapping[Hashable, State]) -> dict[Hashable, State]:
@@ -197,12 +299,14 @@ def local_round(
     w0: Tensor | Mapping[str, Tensor] | None = None,
     down: Mapping[Hashable, State] | None = None,
     kept: Mapping[Hashable, State] | None = None,
+    data: tuple[Tensor, Tensor] | None = None,
     seed: int = 0,
     round: int = 0,
 ) -> Reply:
     """One client's round on these batches, in this order, from the weights `w0` (default: the module's own). The module is not changed.
 
     `down` and `kept` are what the server sends and the client keeps, by part; what is not given starts as in a first round.
+    `data` are all the client's samples, for parts that look at them outside the steps (default: those of the batches).
 
     >>> import accord
     >>> reply = accord.local_round(accord.fedavg(), nn.Linear(2, 3), [(torch.ones(4, 2), torch.tensor([0, 1, 2, 0]))])
@@ -221,9 +325,20 @@ def local_round(
         rng=stream(seed, "client", round, 0),
         round=round,
         samples=sum(len(y) for _, y in batches),
+        data=partial(_pieces, batches if data is None else [data]),
     )
-    client.train(Batch(x, y) for x, y in batches)
+    with torch.random.fork_rng(devices=()):
+        torch.set_rng_state(stream(seed, "module", round, 0).get_state())
+        client.train(Batch(x, y) for x, y in batches)
     return client.reply()
+
+
+def _pieces(batches: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[Batch]:
+    """The distinct batches, put together and cut anew."""
+    once = list({id(x): (x, y) for x, y in batches}.values())
+    if once:
+        x, y = torch.cat([x for x, _ in once]), torch.cat([y for _, y in once])
+        yield from (Batch(*pair) for pair in zip(x.split(size), y.split(size), strict=True))
 
 
 def first_down(algorithm: Algorithm, w: Tensor) -> dict[Hashable, State]:

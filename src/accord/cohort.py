@@ -141,8 +141,9 @@ class Cohort:
             reasons = "; ".join(f"client {k} {why}" for k, why in list(self.rejected.items())[:3])
             raise ValueError(f"round {self.round + 1}: no client gave a usable answer ({reasons or 'nobody answered'})")
         aggregate: Step = nothing
+        outer = {type(part) for part in self.algorithm.parts}
         for part in self.algorithm.all_parts:
-            if part.has("aggregate"):
+            if part.has("aggregate") and (part in self.algorithm.parts or type(part) not in outer):
                 aggregate = _wrap(part, aggregate)
         w = self.w + aggregate(self)
         return w, self.b + (self._statistics / sum(self.samples)).to(self.b.dtype)

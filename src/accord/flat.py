@@ -147,6 +147,12 @@ class Flat:
             else:
                 self._counters.append((buffer, view))
 
+    def parameters_of(self, on: On) -> list[Tensor]:
+        """The parameters of the head, of the body, or all of them."""
+        spans = self.layout.spans(on)
+        inside = [any(k.start <= s.start and s.stop <= k.stop for k in spans) for s in self.layout.slots]
+        return [p for p, wanted in zip(self.parameters.values(), inside, strict=True) if wanted]
+
     def load(self, w: Tensor, b: Tensor | None = None) -> None:
         """Take these weights and statistics."""
         self.w.copy_(w)
@@ -189,7 +195,7 @@ def digest(named: Mapping[str, Tensor]) -> str:
     """The SHA-256 of a state dictionary: names, types, shapes and bytes, in their order.
 
     >>> digest({"w": torch.zeros(2)})[:12]
-    'c64018f9ae6b'
+    'c54171aeb4bd'
     """
     total = hashlib.sha256()
     for name, tensor in named.items():

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from accord.algorithm import Algorithm
-from accord.client import Batch, Client
+from accord.client import Batch, Client, Paused
 from accord.cohort import Reply
 from accord.data.federation import Federation
 from accord.data.pool import Pool
@@ -55,6 +56,14 @@ class Job:
         for state in self.down.values():
             yield from state.values()
 
+    def cost(self, federation: Federation, client: int) -> int:
+        """How long this job takes for a client, relative to others; what an engine plans by."""
+        return 1
+
+    def run(self, worker: Worker, client: int, kept: Kept) -> Any:
+        """Do the job for one client."""
+        raise TypeError(f"{type(self).__name__} does not say what to do")
+
     def module_stream(self, client: int) -> torch.Generator:
         """The stream of random numbers that a module draws from by itself, as dropout does."""
         return stream(self.seed, "module", self.round, client)
@@ -66,6 +75,7 @@ class Job:
         device = worker.device
         w0 = self.w.to(device)
         worker.model.load(w0, self.b)
+        index, sizes = worker.federation.clients[client], worker.federation.clients.sizes[: worker.federation.population]
         return Client(
             self.algorithm,
             worker.model,
@@ -75,7 +85,9 @@ class Job:
             rng=rng,
             round=self.round,
             id=client,
-            samples=len(worker.federation.clients[client]),
+            samples=len(index),
+            relative=len(index) / max(float(sizes.double().mean()), 1e-9),
+            data=lambda size: worker.place(worker.federation.train.batches(index, size)),
         )
 
 
@@ -90,14 +102,40 @@ class Train(Job):
     """One client's local training."""
 
     def run(self, worker: Worker, client: int, kept: Kept) -> Reply:
+        answer = self.run_until(worker, client, kept)
+        assert isinstance(answer, Reply)
+        return answer
+
+    def run_until(self, worker: Worker, client: int, kept: Kept, paused: Paused | None = None, stop: int | None = None) -> Reply | Paused:
+        """Train from the start or from where the client was paused, to the end or until `stop` steps are done."""
         started = time.perf_counter()
-        me, rule = self.client(worker, client, kept), self.algorithm.rule
-        epochs, steps = rule.length(me.rng)
-        batches = worker.federation.batches(client, me.rng, size=rule.batch, epochs=epochs, steps=steps, drop_last=rule.drop_last)
-        me.train(worker.place(batches))
+        me = self.client(worker, client, kept)
+        batches = self.batches(worker.federation, client)
+        if paused is None:
+            me.begin()
+        else:
+            me.resume(paused)
+        me.run(worker.place(itertools.islice(batches, me.step, stop)))
+        if stop is not None:
+            return me.pause()
+        me.end()
         reply = me.reply()
         reply.seconds = time.perf_counter() - started
         return reply
+
+    def batches(self, federation: Federation, client: int) -> Iterator[Batch]:
+        """The client's batches of this round."""
+        rule, rng = self.algorithm.rule, stream(self.seed, "batches", self.round, client)
+        epochs, steps = rule.length(rng)
+        return federation.batches(client, rng, size=rule.batch, epochs=epochs, steps=steps, drop_last=rule.drop_last)
+
+    def cost(self, federation: Federation, client: int) -> int:
+        """How many steps the client will take."""
+        rule, rng = self.algorithm.rule, stream(self.seed, "batches", self.round, client)
+        epochs, steps = rule.length(rng)
+        if steps is not None:
+            return steps
+        return federation.steps(client, size=rule.batch, epochs=epochs or 0, drop_last=rule.drop_last)
 
 
 @dataclass(frozen=True)

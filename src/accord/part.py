@@ -25,6 +25,7 @@ class Part:
 
     - `loss` adds a term to the local objective;
     - `gradient` wraps the function that fills `client.g`;
+    - `moved` corrects the weights after each step of the local optimiser;
     - `aggregate` wraps the function that makes the server's step;
     - `begin` and `end` frame a client's round.
     """
@@ -52,6 +53,9 @@ class Part:
     def gradient(self, client: Client, batch: Batch, inner: Gradient) -> None:
         """Fill `client.g`; by default with what the parts inside fill it with."""
         inner(batch)
+
+    def moved(self, client: Client) -> None:
+        """Correct `client.w` after a step of the local optimiser."""
 
     def end(self, client: Client) -> None:
         """Set what the client keeps, `client.kept[self] = {...}`, and what it sends up, `client.up[self] = {...}`."""

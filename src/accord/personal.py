@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from accord.check import Count, Positive
+from accord.check import Count, Fraction, Positive, Whole
 from accord.client import Batch, Client
 from accord.flat import On
+from accord.parts.alone import Alone
 from accord.parts.task import Task
 from accord.recipe import named
 
@@ -37,15 +40,81 @@ class Shared(Personal):
 class Finetune(Personal):
     """The global model trained for some epochs on the client's data by the plain task loss; FedSOL-FT is FedSOL with this.
 
-    The learning rate is that of the round after the last (`lr * lr_decay ** rounds`) unless one is given.
+    The learning rate is that of the round after the last (`lr * lr_decay ** rounds`) unless one is given. With `plain=False` the
+    algorithm's own parts go on working, as Per-FedAvg's do in FedSOL's program.
     """
 
     epochs: Count = 1
     on: On = "all"
     lr: Positive | None = None
+    plain: bool = True
 
     def fit(self, client: Client, batches: Callable[[int], Iterable[Batch]]) -> Predict:
-        rule = dataclasses.replace(client.rule, on=self.on, lr=self.lr or client.lr, lr_decay=1.0)
-        plain = dataclasses.replace(client.algorithm, parts=(Task(),), rule=rule)
-        Client(plain, client.model, client.w0, down={}, kept={}, rng=client.rng).train(batches(self.epochs))
+        rule = dataclasses.replace(client.rule, on=self.on, lr=self.lr or client.lr, lr_decay=1.0, persist=False)
+        parts = (Task(),) if self.plain else client.algorithm.parts
+        tuned = dataclasses.replace(client.algorithm, parts=parts, rule=rule)
+        client.again(tuned).train(batches(self.epochs))
         return lambda x: client.forward(x).logits
+
+
+@named
+class Own(Personal):
+    """Every client predicts with the weights it ended its last round with: for algorithms with `alone`."""
+
+    def fit(self, client: Client, batches: Callable[[int], Iterable[Batch]]) -> Predict:
+        own = client.kept.get(Alone())
+        if own is None:
+            raise ValueError("own: no client of this algorithm keeps weights of its own; add `alone`, or choose shared or finetune")
+        client.model.load(own["w"], own.get("b"))
+        return lambda x: client.forward(x).logits
+
+
+@named
+class KnnPer(Personal):
+    """weight p(y) + (1 - weight) f(x): the model beside a vote of the k nearest of the client's samples. kNN-Per: Marfoq et al., 2022.
+
+    Neighbours are nearest by squared distance d of their features and count exp(-d / (dimension scale)). f(x) are the model's logits,
+    as FedSOL's program mixes them, after `epochs` of fine-tuning; its authors mix probabilities (`mix="probs"`) of the untuned
+    model (`epochs=0`) and sweep weight and capacity. At most `capacity` samples are remembered, drawn at random, without
+    augmentation (FedSOL's program remembers augmented ones).
+    """
+
+    k: Count = 5
+    weight: Fraction = 0.5
+    mix: Literal["logits", "probs"] = "logits"
+    scale: Positive = 1.0
+    capacity: Count = 500
+    epochs: Whole = 1
+    lr: Positive | None = None
+
+    def fit(self, client: Client, batches: Callable[[int], Iterable[Batch]]) -> Predict:
+        if self.epochs:
+            Finetune(self.epochs, lr=self.lr).fit(client, batches)
+        client.model.module.eval()
+        with torch.no_grad():
+            seen = [(self.features(client, batch.x), batch.y) for batch in client.all_batches()]
+        if not seen:
+            return lambda x: client.forward(x).logits
+        z, y = torch.cat([z for z, _ in seen]), torch.cat([y for _, y in seen])
+        if len(y) > self.capacity:
+            some = torch.randperm(len(y), generator=client.rng)[: self.capacity].to(y.device)
+            z, y = z[some], y[some]
+        return lambda x: self.scores(client, x, z, y)
+
+    def features(self, client: Client, x: Tensor) -> Tensor:
+        """The features of some inputs, one row each."""
+        out = client.forward(x)
+        if out.features is None:
+            raise ValueError("knn_per compares features, and this model returns logits only: return accord.Output(logits, features)")
+        return out.features.flatten(1)
+
+    def scores(self, client: Client, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """The mixed scores of some inputs, given the remembered features and labels."""
+        out = client.forward(x)
+        assert out.features is not None
+        apart, near = torch.cdist(out.features.flatten(1), z).square().topk(min(self.k, len(y)), dim=1, largest=False)
+        votes = torch.softmax(-apart / (z.shape[1] * self.scale), dim=1).unsqueeze(-1)
+        p = (votes * one_hot(y[near], out.logits.shape[-1])).sum(dim=1)
+        if self.mix == "logits":
+            return self.weight * p + (1 - self.weight) * out.logits
+        return (self.weight * p + (1 - self.weight) * out.logits.softmax(-1)).clamp(min=1e-30).log()

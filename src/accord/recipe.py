@@ -63,7 +63,7 @@ def named(make: _T, name: str | None = None) -> _T:
     >>> from accord import Part, named, read
     >>> @named
     ... class Halve(Part):
-    ...     by: Positive = 2.0
+    ...     by: float = 2.0
     >>> read("fedavg + halve(by=4)").parts[-1]
     halve(by=4.0)
     """
@@ -167,6 +167,8 @@ def read(source: str, kinds: str | tuple[str, ...] = ALGORITHM) -> Any:
     try:
         tree = ast.parse(stripped, mode="eval").body
         found = _Reader(stripped, (kinds,) if isinstance(kinds, str) else kinds).value(tree)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"cannot read {_short(stripped)} at column {error.start + 1}: half a character, which no text may hold") from None
     except SyntaxError as error:
         at = f" at column {error.offset}" if error.offset else ""
         raise ValueError(f"cannot read {_short(stripped)}{at}: {error.msg}; write names, calls and +, as in 'fedavg + constrain'") from None

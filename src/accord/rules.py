@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
+from torch import Tensor
 from torch.optim.sgd import sgd
 
 from accord.check import Count, NonNegative, Positive, Range
@@ -48,13 +49,17 @@ class Rule:
     kind: ClassVar[str] = "rule"
     name: str
 
+    def end(self, client: Client) -> None:
+        """Set what the client keeps of the optimiser, `client.kept[self] = {...}`."""
+
 
 @named
 class SGD(Rule):
     """Stochastic gradient descent: d = g + decay w; v = momentum v + d; w -= lr v, with an empty v at the start of each round.
 
     `epochs` passes over the client's data in shuffled batches of `batch`, or exactly `steps` batches. The learning rate of round r
-    is `lr * lr_decay ** r`. `on` says which parameters move; `clip` bounds the norm of the gradient.
+    is `lr * lr_decay ** r`. `on` says which parameters move; `clip` bounds the norm of the gradient. With `persist` each client goes
+    on with its own v from round to round, as FedAlign's program does.
     """
 
     lr: Positive = 0.01
@@ -68,15 +73,16 @@ class SGD(Rule):
     lr_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
     on: On = "all"
     clip: Positive | None = None
+    persist: bool = False
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
             raise ValueError("sgd(nesterov=True) needs a momentum above 0")
 
     def start(self, client: Client) -> Callable[[], None]:
-        """The function that makes one step from `client.g`, for one round."""
+        """The function that makes one step from `client.g`; the momentum lies in `client.memo`."""
         w, g, spans = client.w, client.g, client.layout.spans(self.on)
-        v = torch.zeros_like(w) if self.momentum else None
+        v = self._velocity(client) if self.momentum else None
         ws, gs = [w[s] for s in spans], [g[s] for s in spans]
         vs = [None if v is None else v[s] for s in spans]
         fused = w.device.type in ("cpu", "cuda")
@@ -98,6 +104,17 @@ class SGD(Rule):
             )
 
         return update
+
+    def _velocity(self, client: Client) -> Tensor:
+        if self not in client.memo:
+            kept = client.kept.get(self) if self.persist else None
+            client.memo[self] = kept["v"].clone() if kept else torch.zeros_like(client.w)
+        v: Tensor = client.memo[self]
+        return v
+
+    def end(self, client: Client) -> None:
+        if self.persist and self.momentum and self in client.memo:
+            client.kept[self] = {"v": client.memo[self]}
 
     def reach(self, steps: int) -> float:
         """How far `steps` equal gradients carry the weights, in units of lr: the number of steps, or more with momentum.

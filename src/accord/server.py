@@ -6,6 +6,7 @@ import copy
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from accord.algorithm import Algorithm
@@ -136,6 +137,8 @@ def server_step(
 ) -> tuple[Tensor, dict[Hashable, State]]:
     """The new global weights and server state from these replies, `population` being the number of all clients (default: those here).
 
+    The mean of the clients' statistics (BatchNorm), if there are any, is `state[algorithm.buffers]["b"]`.
+
     >>> import accord
     >>> replies = [accord.Reply(torch.tensor([1.0, 0.0]), samples=3), accord.Reply(torch.tensor([0.0, 1.0]), samples=1)]
     >>> accord.server_step(accord.fedavg(), torch.zeros(2), replies)[0]
@@ -146,11 +149,12 @@ def server_step(
     cohort = Cohort(
         algorithm,
         w,
-        b=w.new_empty(0),
+        b=torch.zeros_like(replies[0].b) if replies else w.new_empty(0),
         state={**first_state(algorithm, w), **(state or {})},
         clients=range(len(replies)),
         population=population or len(replies),
     )
     for reply in replies:
         cohort.take(reply)
-    return cohort.step()[0], cohort.state
+    stepped, b = cohort.step()
+    return stepped, {**cohort.state, algorithm.buffers: {"b": b}} if len(b) else cohort.state

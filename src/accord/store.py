@@ -68,7 +68,7 @@ class Store:
             self.bytes -= _size(self.held.pop(oldest))
 
     def _write(self, client: int) -> None:
-        named = {f"{self.keys.index(key)}/{name}": t.contiguous() for key, state in self.held[client].items() for name, t in state.items()}
+        named = {f"{self.keys.index(key)}/{name}": t.clone() for key, state in self.held[client].items() for name, t in state.items()}
         target = self._file(client, self.versions[client])
         target.parent.mkdir(parents=True, exist_ok=True)
         save_file(named, target)
@@ -99,6 +99,9 @@ class Store:
     def restore(self, versions: Mapping[int, int]) -> None:
         """Go on from a checkpoint's versions; files of later ones are removed."""
         self.versions, self.committed = dict(versions), dict(versions)
+        self.held.clear()
+        self.dirty.clear()
+        self.bytes = 0
         named = {self._file(client, version) for client, version in versions.items()}
         for file in self.folder.glob("*/*.safetensors"):
             if file not in named:

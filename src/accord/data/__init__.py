@@ -2,10 +2,13 @@
 
 from accord.data.augment import Augment, Crop, Cutout, Flip, Rotate
 from accord.data.build import federate
+from accord.data.catalog import Cifar10, Cifar100, Cinic10, FashionMnist, Femnist, Mnist, QmnistWriters, Svhn
 from accord.data.digits import Digits
 from accord.data.dirichlet import Dirichlet
 from accord.data.federation import Federation
 from accord.data.groups import Groups
+from accord.data.hub import Folder, Hub
+from accord.data.npz import Npz
 from accord.data.partition import Iid, Natural, Quantity, Split
 from accord.data.pool import Batch, Pool
 from accord.data.read import read_data, read_split
@@ -17,24 +20,35 @@ from accord.data.synthetic import Gaussians, Synthetic, SyntheticImages
 __all__ = [
     "Augment",
     "Batch",
+    "Cifar10",
+    "Cifar100",
+    "Cinic10",
     "Crop",
     "Cutout",
     "Digits",
     "Dirichlet",
+    "FashionMnist",
     "Federation",
+    "Femnist",
     "Flip",
+    "Folder",
     "Gaussians",
     "Groups",
+    "Hub",
     "Iid",
     "Loaded",
+    "Mnist",
     "Natural",
+    "Npz",
     "Pool",
+    "QmnistWriters",
     "Quantity",
     "Rotate",
     "Sharding",
     "Shards",
     "Source",
     "Split",
+    "Svhn",
     "Synthetic",
     "SyntheticImages",
     "federate",

@@ -54,13 +54,8 @@ class Crop(Augment):
             return F.pad(x, (0, 0, p, p, p, p))
         if p >= min(x.shape[1:3]):
             raise ValueError(f"crop(pad={p}, fill='reflect') needs images larger than {p} pixels, not {tuple(x.shape[1:3])}; lower pad")
-        rows, columns = (_mirror(size, p).to(x.device) for size in x.shape[1:3])
-        return x.index_select(1, rows).index_select(2, columns)
-
-
-def _mirror(size: int, pad: int) -> Tensor:
-    at = torch.arange(-pad, size + pad).abs()
-    return torch.where(at >= size, 2 * (size - 1) - at, at)
+        x = torch.cat([x[:, 1 : p + 1].flip(1), x, x[:, -p - 1 : -1].flip(1)], 1)
+        return torch.cat([x[:, :, 1 : p + 1].flip(2), x, x[:, :, -p - 1 : -1].flip(2)], 2)
 
 
 @named
@@ -94,14 +89,15 @@ class Cutout(Augment):
 
     def __call__(self, x: Tensor, rng: torch.Generator) -> Tensor:
         n, high, wide, _ = x.shape
-        rows = self.inside(torch.randint(high, (n, 1), generator=rng), high).to(x.device)
-        columns = self.inside(torch.randint(wide, (n, 1), generator=rng), wide).to(x.device)
-        return x.masked_fill_((rows[:, :, None] & columns[:, None, :]).unsqueeze(3), 0)
+        rows = self.inside(torch.randint(high, (n, 1), generator=rng), high)
+        columns = self.inside(torch.randint(wide, (n, 1), generator=rng), wide)
+        kept = 1 - rows[:, :, None] * columns[:, None, :]
+        return x.mul_(kept.unsqueeze(3).to(x.device))
 
     def inside(self, centre: Tensor, length: int) -> Tensor:
-        """Which of `length` pixels lie in `[centre - size // 2, centre + size // 2)`, the square of the authors' code."""
+        """One for those of `length` pixels that lie in `[centre - size // 2, centre + size // 2)`, the square of the authors' code."""
         at, half = torch.arange(length), max(self.size // 2, 1)
-        return (at >= centre - half) & (at < centre + half)
+        return ((at >= centre - half) & (at < centre + half)).float()
 
 
 @named

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
 from accord.data.federation import Federation
 from accord.data.partition import Lists, Natural, Split
@@ -36,67 +34,63 @@ def federate(
 
     >>> federation = federate("digits", "shards(2)", 10, seed=3, local_test=0.2, held_out=2)
     >>> len(federation.clients), federation.population, len(federation.clients[0]), len(federation.tests[0])
-    (12, 10, 96, 24)
+    (12, 10, 97, 24)
     """
     source = read_data(source) if isinstance(source, str) else source
     split = read_split(split) if isinstance(split, str) else split
-    loaded = source.load(None if data_dir is None else Path(data_dir))
-    return deal(
-        loaded, split, clients, about={"data": repr(source)}, seed=seed, local_test=local_test, aligned_test=aligned_test, held_out=held_out
-    )
+    plan = Plan(split, clients, seed, local_test, aligned_test, held_out)
+    return deal(source.load(None if data_dir is None else Path(data_dir)), plan, repr(source))
 
 
-def deal(
-    loaded: Loaded,
-    split: Split,
-    clients: int | None,
-    *,
-    about: dict[str, Any],
-    seed: int,
-    local_test: float,
-    aligned_test: int,
-    held_out: int,
-) -> Federation:
+@dataclass(frozen=True)
+class Plan:
+    """How a data set is dealt to clients."""
+
+    split: Split
+    clients: int | None
+    seed: int
+    local_test: float
+    aligned_test: int
+    held_out: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.local_test < 1:
+            raise ValueError(f"local_test is {self.local_test!r}; it must be a fraction from 0 to below 1")
+        for name in ("aligned_test", "held_out", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number, at least 0")
+        if self.local_test and self.aligned_test:
+            raise ValueError(f"local_test={self.local_test} and aligned_test={self.aligned_test} exclude each other: set one of them to 0")
+
+    def population(self, loaded: Loaded) -> int:
+        """How many clients take part, once the numbers are seen to fit the data."""
+        clients = self.clients
+        if clients is None:
+            if not isinstance(self.split, Natural):
+                raise ValueError(f"{self.split!r} needs a number of clients; only natural(column) brings its own")
+            clients = len(self.split.groups(loaded.columns)) - self.held_out
+        if clients < 1:
+            raise ValueError(f"clients is {clients}; there must be at least one that takes part in training")
+        if clients + self.held_out > len(loaded.y):
+            raise ValueError(f"{clients + self.held_out} clients cannot share {len(loaded.y)} samples: use at most {len(loaded.y)} clients")
+        return clients
+
+
+def deal(loaded: Loaded, plan: Plan, name: str) -> Federation:
     """A data set in memory, dealt to clients."""
-    population = wanted(loaded, split, clients, held_out)
-    check_tests(local_test, aligned_test)
-    rng = np.random.RandomState(seed)
-    lists = split.cut(loaded.y.numpy(), population + held_out, rng, loaded.columns)
-    loaded, shift = split.shift(loaded, lists, rng)
+    population = plan.population(loaded)
+    rng = np.random.RandomState(plan.seed)
+    lists = plan.split.cut(loaded.y.numpy(), population + plan.held_out, rng, loaded.columns)
+    loaded, shift = plan.split.shift(loaded, lists, rng)
     pool, test = loaded.train(), loaded.test()
-    if aligned_test:
-        own, lists, tests = test, lists, aligned(loaded, lists, aligned_test, rng)
+    if plan.aligned_test:
+        own, tests = test, aligned(loaded, lists, plan.aligned_test, rng)
     else:
         own = replace(pool, augment=())
-        lists, tests = set_aside(lists, local_test, population, rng)
-    about = {**about, "split": repr(split), "seed": seed, "clients": population, "held_out": held_out, "shift": shift}
-    about |= {"local_test": local_test, "aligned_test": aligned_test}
+        lists, tests = set_aside(lists, plan.local_test, population, rng)
+    about = {"data": name, "split": repr(plan.split), "seed": plan.seed, "clients": population, "held_out": plan.held_out}
+    about |= {"local_test": plan.local_test, "aligned_test": plan.aligned_test, "shift": shift}
     return Federation(pool, Shards.of(lists), population, loaded.classes, test, own, Shards.of(tests), about)
-
-
-def wanted(loaded: Loaded, split: Split, clients: int | None, held_out: int) -> int:
-    """How many clients take part, once the numbers are seen to fit the data."""
-    if held_out < 0:
-        raise ValueError(f"held_out is {held_out}; it must be a whole number of clients, at least 0")
-    if clients is None:
-        if not isinstance(split, Natural):
-            raise ValueError(f"{split!r} needs a number of clients; only natural(column) brings its own")
-        clients = len(split.groups(loaded.columns)) - held_out
-    if clients < 1:
-        raise ValueError(f"clients is {clients}; there must be at least one that takes part in training")
-    if clients + held_out > len(loaded.y):
-        raise ValueError(f"{clients + held_out} clients cannot share {len(loaded.y)} samples: use at most {len(loaded.y)} clients")
-    return clients
-
-
-def check_tests(local_test: float, aligned_test: int) -> None:
-    """Refuse fractions that are none, and both kinds of own test data at once."""
-    if not 0 <= local_test < 1:
-        raise ValueError(f"local_test is {local_test!r}; it must be a fraction from 0 to below 1")
-    if aligned_test < 0:
-        raise ValueError(f"aligned_test is {aligned_test!r}; it must be a whole number of samples, at least 0")
-    if local_test and aligned_test:
-        raise ValueError(f"local_test={local_test} and aligned_test={aligned_test} exclude each other: set one of them to 0")
 
 
 def set_aside(lists: Lists, fraction: float, population: int, rng: np.random.RandomState) -> tuple[Lists, Lists]:
@@ -118,8 +112,8 @@ def aligned(loaded: Loaded, lists: Lists, size: int, rng: np.random.RandomState)
     of = [np.flatnonzero(tests == label) for label in range(loaded.classes)]
     drawn = []
     for own in lists:
-        share = np.bincount(labels[own], minlength=loaded.classes) / max(len(own), 1)
-        counts = [min(len(each), int(size * p)) for each, p in zip(of, share, strict=True)]
-        parts = [rng.choice(each, n, replace=False) for each, n in zip(of, counts, strict=True) if n]
+        share = np.bincount(labels[own], minlength=loaded.classes).astype(np.float32) / np.float32(max(len(own), 1))
+        counts = [min(len(each), int(np.float32(size) * p)) for each, p in zip(of, share, strict=True)]
+        parts = [rng.choice(each, n, replace=False) for each, n in zip(of, counts, strict=True) if len(each)]
         drawn.append(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
     return drawn

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from accord.check import Positive, Whole
-from accord.data.partition import ATTEMPTS, Columns, Lists, Split, impossible, smallest
+from accord.check import Count, Positive, Whole
+from accord.data.partition import Columns, Lists, Split, impossible, smallest
 from accord.recipe import named
 
 
@@ -23,7 +23,8 @@ class Dirichlet(Split):
     - `fedsol`: the same with the equal share rounded down, the class lists kept shuffled and the lists shuffled in every attempt.
     - `fedconst`: shares rounded to two decimals, no cap; a few samples that the rounding leaves over are not used.
 
-    Without `min_size` a client has at least 10 samples, or a tenth of an equal share where that is less.
+    Without `min_size` a client has at least 10 samples, or a tenth of an equal share where that is less; should few draws
+    give that much, the demand falls step by step to one sample as the attempts run out.
 
     >>> from accord.data.dirichlet import Dirichlet
     >>> labels = np.arange(1000) % 10
@@ -35,6 +36,7 @@ class Dirichlet(Split):
     alpha: Positive = 0.5
     min_size: Whole | None = None
     variant: Literal["fedalign", "fedsol", "fedconst"] = "fedalign"
+    attempts: Count = 1000
 
     def cut(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, columns: Columns) -> Lists:
         least = smallest(self.min_size, len(labels), clients)
@@ -47,7 +49,8 @@ class Dirichlet(Split):
         inside = self.variant == "fedsol"
         full = len(labels) // clients if inside else len(labels) / clients
         kept = members(labels)
-        for _ in range(ATTEMPTS):
+        for attempt in range(self.attempts):
+            enough = self.enough(least, attempt)
             dealt: list[Lists] = [[] for _ in range(clients)]
             sizes = np.zeros(clients, dtype=np.int64)
             for own in kept if inside else members(labels):
@@ -60,23 +63,23 @@ class Dirichlet(Split):
                     each.append(part)
                 sizes += [len(part) for part in parts]
             lists = [np.concatenate(each) for each in dealt]
-            if inside or sizes.min() >= least:
+            if inside or sizes.min() >= enough:
                 for one in lists:
                     rng.shuffle(one)
-            if sizes.min() >= least:
+            if sizes.min() >= enough:
                 return lists
-        raise impossible(self, least)
+        raise impossible(self, least, self.attempts)
 
     def rounded(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, least: int) -> Lists:
         """FedCONST's: one draw of all shares, rounded, counts rounded down, over-full classes cut off at the end."""
         of = members(labels)
-        for _ in range(ATTEMPTS):
-            shares = self.shares(len(of), clients, rng)
+        for attempt in range(self.attempts):
+            shares = rng.dirichlet(np.full(clients, self.alpha), size=len(of)).round(2)
             counts = np.array([(len(own) * row).astype(int) for own, row in zip(of, shares, strict=True)])
-            if (shares.sum(0) > 0).all() and counts.sum(0).min() >= least:
+            if (shares.sum(0) > 0).all() and counts.sum(0).min() >= self.enough(least, attempt):
                 break
         else:
-            raise impossible(self, least)
+            raise impossible(self, least, self.attempts)
         parts = []
         for own, row in zip(of, counts, strict=True):
             rng.shuffle(own)
@@ -86,9 +89,9 @@ class Dirichlet(Split):
             rng.shuffle(one)
         return lists
 
-    def shares(self, classes: int, clients: int, rng: np.random.RandomState) -> NDArray[np.float64]:
-        """A row of shares per class, rounded to two decimals."""
-        return rng.dirichlet(np.full(clients, self.alpha), size=classes).round(2)
+    def enough(self, least: int, attempt: int) -> int:
+        """What the smallest client must have in this attempt."""
+        return least if self.min_size is not None else max(1, least - least * attempt // self.attempts)
 
 
 def members(labels: NDArray[np.int64]) -> Lists:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from accord.data.augment import Augment
 from accord.data.pool import Batch, Pool
 from accord.data.shards import Shards
+
+if TYPE_CHECKING:
+    from accord.data.arrays import Array
+    from accord.data.partition import Split
 
 __all__ = ["Batch", "Federation", "Pool", "Shards"]
 
@@ -55,21 +61,59 @@ class Federation:
         A client without samples has no batches.
         """
         index = self.clients[client]
-        a_pass = passes(len(index), size, drop_last)
+        samples = len(index)
+        a_pass = passes(samples, size, drop_last)
         left = steps if steps is not None else (epochs or 0) * a_pass
-        changes = rng if self.train.augment else None
         while left > 0 and a_pass:
             now = min(left, a_pass)
-            order = index[torch.randperm(len(index), generator=rng).to(index.device)]
-            yield from self.train.batches(order[: now * size], size, changes)
+            order = torch.randperm(samples, generator=rng)
+            order = index.index_select(0, order if now * size >= samples else order[: now * size])
+            yield from self.train.batches(order, size, rng)
             left -= now
 
     def steps(self, client: int, *, size: int, epochs: int, drop_last: bool = False) -> int:
         """How many batches `batches` yields in so many epochs."""
-        start, end = self.clients.starts[client : client + 2].tolist()
-        return epochs * passes(end - start, size, drop_last)
+        return epochs * passes(len(self.clients[client]), size, drop_last)
 
-    @cached_property
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Array | Sequence[tuple[Array, Array]],
+        y: Array | None = None,
+        *,
+        split: Split | str = "iid",
+        clients: int | None = None,
+        test: tuple[Array, Array] | None = None,
+        channels: Literal["first", "last"] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        augment: tuple[Augment, ...] = (),
+        columns: Mapping[str, NDArray[np.generic]] | None = None,
+        seed: int = 0,
+        local_test: float = 0.0,
+        aligned_test: int = 0,
+        held_out: int = 0,
+    ) -> Federation:
+        """A federation of your own arrays: all samples with a split, or one `(x, y)` per client, the held-out ones last.
+
+        Arrays of four dimensions are images; say with `channels` where their channels are. uint8 pixels are divided by 255.
+        Without `test` a tenth of every class is set aside.
+
+        >>> x, y = np.random.rand(200, 8).astype("float32"), np.arange(200) % 4
+        >>> federation = Federation.from_arrays(x, y, split="dirichlet(0.5)", clients=5)
+        >>> len(federation.train), len(federation.test), federation.population
+        (180, 20, 5)
+        >>> federation = Federation.from_arrays([(x[:50], y[:50]), (x[50:], y[50:])], test=(x, y))
+        >>> federation.clients.sizes.tolist()
+        [50, 150]
+        """
+        from accord.data.arrays import from_arrays
+        from accord.data.build import Plan, deal
+
+        loaded, chosen = from_arrays(x, y, split, test, channels, (mean, std), augment, columns or {})
+        return deal(loaded, Plan(chosen, clients, seed, local_test, aligned_test, held_out), "arrays")
+
+    @property
     def label_counts(self) -> torch.Tensor:
         """How many training samples of each class each client has: `(clients, classes)`."""
         at = self.clients.owner * self.classes + self.train.y[self.clients.order]

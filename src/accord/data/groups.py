@@ -60,7 +60,7 @@ def turn(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:
     """A copy of the images, each turned by its angle; quarter turns of square images are exact."""
     out = images.clone()
     for angle in np.unique(degrees % 360):
-        for part in torch.from_numpy(np.flatnonzero(degrees % 360 == angle)).split(CHUNK):
+        for part in torch.split(torch.from_numpy(np.flatnonzero(degrees % 360 == angle)), CHUNK):
             quarters, rest = divmod(angle, 90)
             if rest == 0 and (images.shape[1] == images.shape[2] or quarters % 2 == 0):
                 out[part] = images[part].rot90(int(quarters), (1, 2))

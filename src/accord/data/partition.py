@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from accord.check import Count, Positive, Whole, listed, nearest
+from accord.check import Count, Positive, listed, nearest
 from accord.recipe import named
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Quantity(Split):
             lists = np.split(rng.permutation(len(labels)), np.floor(at[:-1] + 1e-9).astype(np.int64))
             if min(map(len, lists)) >= least:
                 return lists
-        raise impossible(self, least)
+        raise impossible(self, least, ATTEMPTS)
 
 
 @named
@@ -112,12 +112,15 @@ def smallest(asked: int | None, samples: int, clients: int) -> int:
     """
     least = max(1, min(10, samples // (10 * clients))) if asked is None else asked
     if least * clients > samples:
-        raise ValueError(f"{clients} clients with min_size={least} need {least * clients} samples and there are {samples}: use fewer clients")
+        raise ValueError(
+            f"{clients} clients with min_size={least} need {least * clients} samples and there are {samples}: use fewer clients"
+        )
     return least
 
 
-def impossible(split: Split, least: int) -> ValueError:
+def impossible(split: Split, least: int, attempts: int) -> ValueError:
     """What a split says that was drawn too often without success."""
     return ValueError(
-        f"{split!r} gave some client fewer than min_size={least} samples in {ATTEMPTS} attempts: raise alpha, lower min_size or use fewer clients"
+        f"{split!r} gave some client fewer than min_size={least} samples in {attempts} attempts: "
+        "raise alpha, lower min_size or use fewer clients"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from accord.data.augment import Augment
 
-CHUNK = 1 << 20  # bytes of float32 made at a time: small enough to stay in a core's cache until the model reads it
+CHUNK = 2 << 20  # bytes of float32 made at a time: small enough to stay in a core's cache until the model reads it
 
 
 class Batch(NamedTuple):
@@ -83,6 +84,10 @@ class Pool:
         return out
 
     @cached_property
+    def _numbers(self) -> int:
+        return max(1, math.prod(self.x.shape[1:]))
+
+    @cached_property
     def _affine(self) -> tuple[Tensor, Tensor] | None:
         """`scale` and `shift` for every pixel of a sample, so that normalising is one pass over long rows."""
         scale = 1 / 255 if self.x.dtype == torch.uint8 else 1.0
@@ -101,7 +106,8 @@ class Pool:
         >>> [len(y) for x, y in pool.batches(torch.arange(5), 2)]
         [2, 2, 1]
         """
-        chunk = size * max(1, CHUNK // (4 * size * max(1, self.x[0].numel()))) if len(self) else size
-        for part in index.split(chunk):
+        chunk = size * max(1, CHUNK // (4 * size * self._numbers))
+        for part in torch.split(index, chunk) if len(index) > chunk else (index,):
             x, y = self.gather(part, rng)
-            yield from map(Batch, x.split(size), y.split(size))
+            for at in range(0, len(part), size):
+                yield Batch(x[at : at + size], y[at : at + size])

@@ -31,7 +31,7 @@ class Sharding(Split):
         shards = self.shards([own for own in members(labels) if len(own)], clients)
         turns = np.repeat(np.arange(len(shards)), [len(of) for of in shards])
         rng.shuffle(turns)
-        drawn = [[shards[c].pop(rng.randint(len(shards[c]))) for c in mine] for mine in turns.reshape(clients, -1)]
+        drawn = [[shards[c].pop(rng.choice(len(shards[c]), replace=False)) for c in mine] for mine in turns.reshape(clients, -1)]
         return [np.concatenate(each) for each in drawn]
 
     def shards(self, classes: Lists, clients: int) -> list[Lists]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -35,12 +36,18 @@ class Shards:
         return len(self.starts) - 1
 
     def __getitem__(self, client: int) -> Tensor:
-        if not 0 <= client < len(self):
+        bounds = self.bounds
+        if not 0 <= client < len(bounds) - 1:
             raise IndexError(f"there is no client {client}: they are numbered 0 to {len(self) - 1}")
-        return self.order[int(self.starts[client]) : int(self.starts[client + 1])]
+        return self.order[bounds[client] : bounds[client + 1]]
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[client] for client in range(len(self)))
+
+    @cached_property
+    def bounds(self) -> list[int]:
+        """`starts` as plain numbers, which are quicker to read one by one."""
+        return self.starts.tolist()
 
     @property
     def sizes(self) -> Tensor:

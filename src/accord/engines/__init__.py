@@ -34,7 +34,7 @@ class Engine(AbstractContextManager["Engine"], Protocol):
 NAMES = ("auto", "process", "threads", "processes")
 
 
-def open_engine(name: str, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu") -> Engine:
+def open_engine(name: str, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu", rounds: int = 1) -> Engine:
     """The engine of that name, ready to run."""
     from accord.engines.auto import Auto
     from accord.engines.process import Process
@@ -42,7 +42,7 @@ def open_engine(name: str, module: nn.Module, federation: Federation, *, workers
     from accord.engines.threads import Threads
 
     makers: Mapping[str, Callable[[], Engine]] = {
-        "auto": lambda: Auto(module, federation, workers=workers, device=device),
+        "auto": lambda: Auto(module, federation, workers=workers, device=device, rounds=rounds),
         "process": lambda: Process(module, federation, device=device),
         "threads": lambda: Threads(module, federation, workers=workers, device=device),
         "processes": lambda: Processes(module, federation, workers=workers, device=device),

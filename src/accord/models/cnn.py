@@ -59,4 +59,4 @@ class Cnn(Model):
     rgb: bool = True
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return ConvNet(image_shape(shape, "cnn", 4 if self.padding == 2 else 16), classes, self.padding, self.hidden, self.rgb)
+        return ConvNet(image_shape(shape, "cnn", max(2, 16 - 6 * self.padding)), classes, self.padding, self.hidden, self.rgb)

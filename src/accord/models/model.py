@@ -26,5 +26,7 @@ def image_shape(shape: tuple[int, ...], name: str, smallest: int) -> tuple[int, 
     ValueError: lenet5 reads images of at least 16x16 pixels, and the data have the shape (64,): use mlp, or image data
     """
     if len(shape) != 3 or min(shape[1:]) < smallest:
-        raise ValueError(f"{name} reads images of at least {smallest}x{smallest} pixels, and the data have the shape {shape}: use mlp, or image data")
+        raise ValueError(
+            f"{name} reads images of at least {smallest}x{smallest} pixels, and the data have the shape {shape}: use mlp, or image data"
+        )
     return shape

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from accord.reports.picture import Picture, figure
-from accord.reports.record import Comparison, Run, number
+from accord.reports.record import Comparison, Run, by_round, number
 from accord.reports.statistics import Row, mean
 
+SAMPLES = ((0.0, "#4a78bd"), (0.5, "#97a08a"), (1.0, "#f2b705"))  # both ends stand out from a white and from a dark page
 MOST_CLIENTS = 200
 MOST_SPLITS = 3
 
@@ -15,21 +16,20 @@ MOST_SPLITS = 3
 def class_maps(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """One map per algorithm: the accuracy of every class at every evaluated round, mean over seeds."""
     for place, row in enumerate(rows):
-        at: dict[int, list[list[float | None]]] = {}
-        for run in comparison.shown(row.algorithm):
-            for r, evaluation in run.evaluations("global"):
-                if isinstance(evaluation.get("classes"), list):
-                    at.setdefault(r, []).append([number(value) for value in evaluation["classes"]])
+        evaluations = [point for run in comparison.shown(row.algorithm) for point in run.evaluations("global")]
+        at = by_round((r, [number(v) for v in e["classes"]]) for r, e in evaluations if isinstance(e.get("classes"), list))
         classes = max((len(values) for found in at.values() for values in found), default=0)
         if not classes:
             continue
-        x = sorted(at)
-        z = [[mean([v[c] for v in at[r] if c < len(v) and v[c] is not None]) for r in x] for c in range(classes)]
+        x = list(at)
+        z = [[mean([a for v in at[r] if c < len(v) and (a := v[c]) is not None]) for r in x] for c in range(classes)]
         drawn = figure("round", "class", height=260 + 8 * min(classes, 40))
         drawn.add_heatmap(
             x=x,
             y=list(range(classes)),
             z=z,
+            xgap=1,
+            ygap=1,
             zmin=0,
             zmax=1,
             colorscale="Cividis",
@@ -62,8 +62,10 @@ def splits(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             x=clients,
             y=list(range(classes)),
             z=z,
+            xgap=1,
+            ygap=1,
             zmin=0,
-            colorscale="Cividis",
+            colorscale=SAMPLES,
             colorbar={"title": {"text": "samples"}, "thickness": 12, "outlinewidth": 0},
             name="samples",
             hovertemplate="client %{x}, class %{y}: %{z} samples<extra></extra>",

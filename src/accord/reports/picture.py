@@ -71,7 +71,7 @@ def label(name: str, width: int = 20, lines: int = 3) -> str:
 
 
 def figure(x: str, y: str, height: int = 420, *, hover: str = "closest") -> Figure:
-    """An empty figure with titled axes and the legend above; the page gives it the colours of its theme.
+    """An empty figure with titled axes and the legend below; the page gives it the colours of its theme.
 
     >>> figure("round", "accuracy").layout.xaxis.title.text
     'round'
@@ -85,11 +85,12 @@ def figure(x: str, y: str, height: int = 420, *, hover: str = "closest") -> Figu
             "template": "none",
             "height": height,
             "hovermode": hover,
+            "hoverdistance": 40 if hover == "closest" else -1,
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"size": 13, "family": "system-ui, sans-serif"},
-            "margin": {"l": 8, "r": 12, "t": 12, "b": 8},
-            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "itemwidth": 40},
+            "margin": {"l": 8, "r": 26, "t": 34, "b": 8},
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom", "itemwidth": 40},
             "xaxis": {**axis, "title": {"text": x, "standoff": 8}},
             "yaxis": {**axis, "title": {"text": y, "standoff": 8}},
         }

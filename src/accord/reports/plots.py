@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from accord.reports.maps import class_maps, splits
 from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol
-from accord.reports.record import Comparison, number
+from accord.reports.record import Comparison, by_round, number
 from accord.reports.statistics import Row, mean, pairs, rounds_to
 
 Draw: TypeAlias = Callable[[Comparison, Sequence[Row]], Iterator[Picture]]
@@ -36,13 +36,11 @@ def curves(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     drawn.update_yaxes(tickformat=".0%")
     for place, row in enumerate(rows):
         runs = comparison.shown(row.algorithm)
-        at: dict[int, list[float]] = {}
-        for curve in (run.curve(comparison.kind) for run in runs):
-            for r, accuracy in zip(curve.rounds, curve.accuracy, strict=True):
-                at.setdefault(r, []).append(accuracy)
+        measured = [run.curve(comparison.kind) for run in runs]
+        at = by_round((r, a) for curve in measured for r, a in zip(curve.rounds, curve.accuracy, strict=True))
         if not at:
             continue
-        x = sorted(at)
+        x = list(at)
         low, high = [min(at[r]) for r in x], [max(at[r]) for r in x]
         name = label(row.algorithm) + ("" if any(run.finished for run in runs) else " (unfinished)")
         if len(runs) > 1:
@@ -78,7 +76,7 @@ def forest(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     compared = [row for row in rows if row.difference is not None]
     if not compared:
         return
-    drawn = listing([row.algorithm for row in compared], f"difference to {label(rows[0].baseline)}, percentage points")
+    drawn = listing([row.algorithm for row in compared], "percentage points")
     drawn.add_vline(x=0, line={"color": GREY, "width": 1.5, "dash": "dash"})
     seeds = [(place, seed, d) for place, row in enumerate(compared) for seed, d in pairs(comparison, row.algorithm, row.baseline).items()]
     drawn.add_scatter(
@@ -104,19 +102,19 @@ def forest(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             error_x={"type": "data", "array": half, "thickness": 2, "width": 6},
             mode="markers",
             name=name,
-            marker={"color": colour(0 if sure else 1), "size": 11, "symbol": mark, "line": {"width": 2}},
+            marker={"color": colour(0 if sure else 1), "size": 11, "symbol": mark, "line": {"width": 2, "color": colour(0 if sure else 1)}},
             customdata=[(m - h, m + h, row.verdict) for m, h, (_, row) in zip(middle, half, chosen, strict=True)],
             hovertemplate="%{x:+.2f} (%{customdata[0]:+.2f} to %{customdata[1]:+.2f}): %{customdata[2]}<extra></extra>",
         )
     caption = "Final accuracy minus the baseline's, paired by seed: the mean, its 95 % Student-t interval, and the single seeds."
-    yield Picture("forest", "Difference to the baseline", caption, drawn, wide=False)
+    yield Picture("forest", f"Difference to {rows[0].baseline}", caption, drawn, wide=False)
 
 
 def rounds_to_target(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """The rounds that each seed took to the target, and their mean."""
     target = rows[0].target if rows else None
     runs = [(place, run) for place, row in enumerate(rows) for run in comparison.runs[row.algorithm] if run.finished and run.rounds]
-    if target is None or not runs:
+    if target is None or not runs or (len(rows) == 1 and rows[0].target_is != "given"):
         return
     found = [(place, run, rounds_to(run, target, comparison.kind)) for place, run in runs]
     reached = [(place, r, run.seed) for place, run, r in found if r is not None]
@@ -126,7 +124,12 @@ def rounds_to_target(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Pi
     drawn.update_xaxes(rangemode="tozero")
     for points, name, marker, hover in (
         (reached, "one seed", {"color": GREY, "size": 7, "symbol": "line-ns-open", "line": {"width": 2}}, "seed %{text}: round %{x}"),
-        (missed, "not reached", {"color": colour(1), "size": 10, "symbol": "x-open"}, "seed %{text}: not reached in %{x} rounds"),
+        (
+            missed,
+            "not reached",
+            {"color": colour(1), "size": 9, "symbol": "x-thin-open", "line": {"width": 2}},
+            "seed %{text}: not reached in %{x} rounds",
+        ),
         (means, "mean of the seeds that reached it", {"color": colour(0), "size": 11}, "mean of %{text} seeds: %{x:.1f}"),
     ):
         if points:
@@ -143,19 +146,17 @@ def bytes_against_accuracy(comparison: Comparison, rows: Sequence[Row]) -> Itera
     drawn = figure("MB sent, up and down", "accuracy", height=400 + 6 * len(rows))
     drawn.update_yaxes(tickformat=".0%")
     for place, row in enumerate(rows):
-        at: dict[int, list[tuple[float, float]]] = {}
-        for curve in (run.curve(comparison.kind) for run in comparison.shown(row.algorithm)):
-            for r, accuracy, sent in zip(curve.rounds, curve.accuracy, curve.bytes, strict=True):
-                at.setdefault(r, []).append((sent / 1e6, accuracy))
-        if any(sent for spent in at.values() for sent, _ in spent):
+        measured = [run.curve(comparison.kind) for run in comparison.shown(row.algorithm)]
+        at = by_round((r, (sent, a)) for c in measured for r, a, sent in zip(c.rounds, c.accuracy, c.bytes, strict=True))
+        if any(sent for found in at.values() for sent, _ in found):
             drawn.add_scatter(
-                x=[mean([sent for sent, _ in at[r]]) for r in sorted(at)],
-                y=[mean([accuracy for _, accuracy in at[r]]) for r in sorted(at)],
+                x=[mean([sent / 1e6 for sent, _ in found]) for found in at.values()],
+                y=[mean([accuracy for _, accuracy in found]) for found in at.values()],
                 mode="lines+markers",
                 line=line(place),
                 marker={"symbol": symbol(place), "size": 6},
                 name=label(row.algorithm),
-                text=[f"round {r}" for r in sorted(at)],
+                text=[f"round {r}" for r in at],
                 hovertemplate="%{y:.2%} after %{x:.2f} MB, %{text}",
             )
     if drawn.data:
@@ -167,14 +168,11 @@ def losses(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """The clients' mean training loss over rounds, mean over seeds."""
     drawn = figure("round", "training loss", height=400 + 6 * len(rows), hover="x unified")
     for place, row in enumerate(rows):
-        at: dict[int, list[float]] = {}
-        for run in comparison.shown(row.algorithm):
-            for entry in run.rounds:
-                if (loss := number(entry.get("loss"))) is not None:
-                    at.setdefault(entry["round"], []).append(loss)
+        entries = [entry for run in comparison.shown(row.algorithm) for entry in run.rounds]
+        at = by_round((entry["round"], loss) for entry in entries if (loss := number(entry.get("loss"))) is not None)
         if at:
-            y = [mean(at[r]) for r in sorted(at)]
-            drawn.add_scatter(x=sorted(at), y=y, mode="lines", line=line(place), name=label(row.algorithm), hovertemplate="%{y:.4f}")
+            y = [mean(found) for found in at.values()]
+            drawn.add_scatter(x=list(at), y=y, mode="lines", line=line(place), name=label(row.algorithm), hovertemplate="%{y:.4f}")
     if drawn.data:
         caption = "Mean loss of the round's clients while they trained; the mean over seeds. Objectives may differ between algorithms."
         yield Picture("loss", "Training loss", caption, drawn, wide=False)

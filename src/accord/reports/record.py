@@ -8,9 +8,10 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 Record: TypeAlias = Mapping[str, Any]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,18 @@ def headline(evaluation: object) -> float | None:
     return number(evaluation.get("accuracy", evaluation.get("mean")))
 
 
+def by_round(points: Iterable[tuple[int, Value]]) -> dict[int, list[Value]]:
+    """What several runs have at each round, in the order of the rounds.
+
+    >>> by_round([(2, "a"), (1, "b"), (2, "c")])
+    {1: ['b'], 2: ['a', 'c']}
+    """
+    at: dict[int, list[Value]] = {}
+    for r, value in sorted(points, key=lambda point: point[0]):
+        at.setdefault(r, []).append(value)
+    return at
+
+
 def read_run(path: Path | str, name: str | None = None, seed: int | None = None) -> Run:
     """Read one run directory; its name and seed are the experiment's unless given.
 
@@ -196,10 +209,12 @@ def _rounds(path: Path) -> tuple[Record, ...]:
     for place, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            rows[int(row["round"])] = row
-        except (ValueError, KeyError, TypeError):
-            if place < len(lines):
-                raise ValueError(f"{path}, line {place}: {line[:60]!r} is not a round; only the last line may be cut short") from None
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and type(row.get("round")) is int:
+            rows[row["round"]] = row
+        elif place < len(lines):
+            raise ValueError(f"{path}, line {place}: {line[:60]!r} is not a round; only the last line may be cut short")
     return tuple(rows[r] for r in sorted(rows))
 
 

@@ -10,7 +10,7 @@ from accord.reports.statistics import Row
 from accord.reports.tables import percent, points
 
 # Settings that say where and how a run was made, not what it computes.
-INDIFFERENT = ("name", "algorithm", "seed", "out", "engine", "workers", "device", "json")
+INDIFFERENT = ("name", "algorithm", "seed", "out", "engine", "workers", "device", "data_dir", "state_memory")
 
 
 def title(comparison: Comparison) -> str:
@@ -20,15 +20,18 @@ def title(comparison: Comparison) -> str:
     'Comparison of 2 algorithms'
     """
     names = comparison.algorithms
-    data = _setting(comparison, "data")
+    data = _setting(comparison, "data").partition("(")[0]
     head = names[0] if len(names) == 1 else f"Comparison of {len(names)} algorithms"
     return f"{head} on {data}" if data else head
 
 
 def _setting(comparison: Comparison, key: str) -> str:
-    """A setting that all runs share, as text; empty where they differ or have none."""
-    found = {str(run.experiment[key]) for run in comparison.all_runs if key in run.experiment}
-    return found.pop() if len(found) == 1 else ""
+    """A setting that all runs share, as it was typed where that is known; empty where they differ or have none."""
+    found = {str(run.experiment[key]) for run in comparison.all_runs if run.experiment.get(key)}
+    typed = comparison.set_up.get(key)
+    if len(found) != 1:
+        return ""
+    return str(typed) if typed and typed != "auto" else found.pop()
 
 
 def question(comparison: Comparison, rows: Sequence[Row]) -> str:
@@ -38,9 +41,10 @@ def question(comparison: Comparison, rows: Sequence[Row]) -> str:
     'How accurate is a?'
     """
     data, split, clients = (_setting(comparison, key) for key in ("data", "split", "clients"))
+    data = data.partition("(")[0]  # its arguments stand under Configuration
     model, rounds, each = (_setting(comparison, key) for key in ("model", "rounds", "per_round"))
     where = "".join((f" on {data}" if data else "", f" split by {split}" if split else "", f" over {clients} clients" if clients else ""))
-    how = [f"the model {model}"] if model else []
+    how = [f"the model {model.partition('(')[0]}"] if model else []
     how += [f"{rounds} rounds" + (f" of {each} clients" if each else "")] if rounds else []
     how += (
         [f"{'seeds' if len(comparison.seeds) > 1 else 'seed'} {listed(comparison.seeds).replace(' or ', ' and ')}"]
@@ -69,6 +73,18 @@ def answer(rows: Sequence[Row]) -> list[str]:
     if max(row.seeds for row in rows) < 2:
         said.append("There is one seed only: nothing can be said about whether another seed would give the same. Run at least three.")
     return said
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """The answer in one sentence, each group in the given order; nothing where there is nothing to compare.
+
+    >>> summary([])
+    []
+    """
+    words = {"better": "better than", "worse": "worse than", "not distinguishable": "not distinguishable from"}
+    groups = {word: [row.algorithm for row in rows if row.verdict == verdict] for verdict, word in words.items()}
+    found = [f"{word} {rows[0].baseline}: {', '.join(names)}" for word, names in groups.items() if names]
+    return [f"{text[0].upper()}{text[1:]}." for text in ["; ".join(found)] if text]
 
 
 def _level(row: Row) -> str:

@@ -1,0 +1,79 @@
+"""Checkpoints: everything a run needs to go on as if nothing had happened, replaced in one step."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from accord.server import Server
+from accord.store import Store
+
+_SHARE = 25  # a checkpoint is due when the run has worked this many times as long as the last one took
+
+
+class Checkpoint:
+    """The checkpoint in a run's folder. A manifest names the files of one moment; it is the last thing written, and renamed into place.
+
+    A process that dies at any moment leaves either the old manifest and its files, or the new one and its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = folder / "checkpoint.json"
+        self._cost = 0.0
+        self._since = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether enough work was done since the last one to be worth saving: at most one part in 25 of the time goes to saving."""
+        return time.monotonic() - self._since > _SHARE * self._cost
+
+    def save(self, server: Server, store: Store, notes: dict[str, Any]) -> None:
+        """Write the server, every client's state and some notes of the run."""
+        started = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        tensors = {"w": server.w, "b": server.b}
+        keys = server.algorithm.keys
+        for key, state in server.state.items():
+            tensors |= {f"{keys.index(key)}/{name}": tensor for name, tensor in state.items()}
+        name = f"server-{server.round:06d}.safetensors"
+        save_file({label: tensor.detach().cpu().contiguous().clone() for label, tensor in tensors.items()}, self.folder / name)
+        versions = store.flush()
+        write_atomically(self.manifest, json.dumps({"round": server.round, "server": name, "clients": versions, **notes}))
+        store.commit(versions)
+        for old in self.folder.glob("server-*.safetensors"):
+            if old.name != name:
+                old.unlink()
+        self._cost, self._since = time.monotonic() - started, time.monotonic()
+
+    def load(self, server: Server, store: Store) -> dict[str, Any] | None:
+        """Put server and store where the checkpoint left them, and return its notes; None when there is none."""
+        if not self.manifest.is_file():
+            store.restore({})
+            return None
+        notes: dict[str, Any] = json.loads(self.manifest.read_text())
+        tensors = load_file(self.folder / notes["server"])
+        server.w, server.b, server.round = tensors.pop("w"), tensors.pop("b"), notes["round"]
+        found: dict[Any, dict[str, torch.Tensor]] = {}
+        for label, tensor in tensors.items():
+            index, _, name = label.partition("/")
+            found.setdefault(server.algorithm.keys[int(index)], {})[name] = tensor
+        server.state = dict(found)
+        store.restore({int(client): version for client, version in notes["clients"].items()})
+        return notes
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file as a whole: a reader, or a crash, sees the old text or the new."""
+    draft = path.with_name(path.name + ".new")
+    with draft.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)

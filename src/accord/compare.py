@@ -1,0 +1,136 @@
+"""Many experiments side by side: every algorithm with every seed, finished ones kept, interrupted ones resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from accord.checkpoint import write_atomically
+from accord.engines.crew import DEATHS, Hand, dismiss, hire, portable, ready, receive, send
+from accord.experiment import Experiment
+from accord.run import run
+
+Watch = Callable[["Cell", Mapping[str, Any]], None]
+_TELL = 0.2  # seconds between two messages of one worker
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        """What progress calls it."""
+        return f"{self.experiment.name or self.experiment.algorithm}, seed {self.experiment.seed}"
+
+
+def cells(base: Experiment, algorithms: Sequence[str], seeds: int, out: Path) -> list[Cell]:
+    """Every algorithm with every seed, one seed after the other, so that a comparison cut short has whole seeds.
+
+    >>> [cell.folder.as_posix() for cell in cells(Experiment(), ["fedavg", "fedavg + constrain"], 2, Path("out"))]
+    ['out/fedavg/seed-0', 'out/fedavg-constrain/seed-0', 'out/fedavg/seed-1', 'out/fedavg-constrain/seed-1']
+    """
+    twice = [text for k, text in enumerate(algorithms) if text in algorithms[:k]]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is given twice: name each algorithm once")
+    slugs = unique([re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")[:60] or "algorithm" for text in algorithms])
+    return [
+        Cell(dataclasses.replace(base, algorithm=text, name=text, seed=base.seed + k), out / slug / f"seed-{base.seed + k}")
+        for k in range(seeds)
+        for text, slug in zip(algorithms, slugs, strict=True)
+    ]
+
+
+def unique(slugs: Sequence[str]) -> list[str]:
+    """The same texts, with a number behind those that stand more than once."""
+    return [slug if slug not in slugs[:k] else f"{slug}-{k}" for k, slug in enumerate(slugs)]
+
+
+def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float | None, watch: Watch) -> None:
+    """Run the cells, `workers` at a time, and leave `comparison.json` beside them."""
+    for cell in planned:
+        cell.experiment.recipe()  # a mistake in any of them is told before the first starts
+    out.mkdir(parents=True, exist_ok=True)
+    runs: dict[str, list[str]] = {}
+    for cell in planned:
+        runs.setdefault(cell.experiment.name, []).append(cell.folder.relative_to(out).as_posix())
+    first = planned[0].experiment
+    said = {k: v for k, v in dataclasses.asdict(first).items() if v is not None and k not in ("algorithm", "name", "seed")}
+    record = {
+        "algorithms": list(runs),
+        "seeds": sorted({cell.experiment.seed for cell in planned}),
+        "runs": runs,
+        "target": target,
+        "set_up": said,
+    }
+    write_atomically(out / "comparison.json", json.dumps(record, indent=1))
+    if workers == 1 or len(planned) == 1:
+        for cell in planned:
+            run(cell.experiment, cell.folder, keep=True, progress=lambda line, cell=cell: watch(cell, line))  # type: ignore[misc]
+            watch(cell, {"done": True})
+        return
+    _side_by_side(planned, min(workers, len(planned)), watch)
+
+
+def _side_by_side(planned: Sequence[Cell], workers: int, watch: Watch) -> None:
+    waiting, deaths = deque(planned), dict.fromkeys(range(len(planned)), 0)
+    busy: dict[Hand, Cell] = {}
+    idle = [hire(_serve) for _ in range(workers)]
+    try:
+        while waiting or busy:
+            while waiting and idle:
+                hand, cell = idle.pop(), waiting.popleft()
+                busy[hand] = cell
+                send(hand, cell)
+            for hand in ready(busy):
+                message, cell = receive(hand), busy[hand]
+                if message is None:
+                    del busy[hand]
+                    deaths[planned.index(cell)] += 1
+                    if deaths[planned.index(cell)] >= DEATHS:
+                        raise RuntimeError(f"{cell.label}: {DEATHS} workers died (the last with {hand.fate}): out of memory?")
+                    dismiss([hand])
+                    waiting.appendleft(cell)
+                    idle.append(hire(_serve))
+                elif isinstance(message, Exception):
+                    raise message
+                else:
+                    watch(cell, message)
+                    if "done" in message:
+                        idle.append(hand)
+                        del busy[hand]
+    finally:
+        dismiss([*idle, *busy])
+
+
+def _serve(pipe: Connection) -> None:
+    """A worker's life: take cells, run each to its end, and tell how it goes a few times a second."""
+    while True:
+        cell: Cell = pipe.recv()
+        told = 0.0
+
+        def tell(line: dict[str, Any]) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told > _TELL:
+                told = now
+                pipe.send({key: line[key] for key in ("round", "rounds", "evaluation") if key in line})
+
+        try:
+            run(cell.experiment, cell.folder, keep=True, progress=tell)
+            pipe.send({"done": True})
+        except (BrokenPipeError, ConnectionResetError):
+            raise
+        except Exception as error:
+            pipe.send(portable(error))

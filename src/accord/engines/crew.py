@@ -1,0 +1,95 @@
+"""Worker processes: hired with a pipe each, noticed when they die, dismissed at the end."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+
+DEATHS = 3  # workers that one task may take with it before it is given up
+
+
+@dataclass(eq=False)
+class Hand:
+    """A worker process and this side's end of its pipe."""
+
+    process: Any
+    pipe: Connection
+
+    @property
+    def fate(self) -> str:
+        """How a dead worker ended."""
+        self.process.join()
+        return f"exit code {self.process.exitcode}"
+
+
+def hire(serve: Callable[..., None], *arguments: Any) -> Hand:
+    """A new worker that runs `serve(pipe, *arguments)`. It ends by itself when this side's end of the pipe is gone."""
+    context = mp.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(serve, theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return Hand(process, mine)
+
+
+def _work(serve: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    try:
+        serve(pipe, *arguments)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def ready(hands: Iterable[Hand]) -> list[Hand]:
+    """Wait until some of these workers have something to say, or are dead."""
+    pipes = {hand.pipe: hand for hand in hands}
+    return [pipes[pipe] for pipe in wait(list(pipes))]  # type: ignore[index]
+
+
+def receive(hand: Hand) -> Any:
+    """A worker's next message, or None when it is dead."""
+    try:
+        return hand.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return None
+
+
+def send(hand: Hand, message: Any) -> bool:
+    """Send to a worker; False when it is dead."""
+    try:
+        hand.pipe.send(message)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def dismiss(hands: Iterable[Hand]) -> None:
+    """Let workers end; those that do not within five seconds are killed."""
+    leaving = list(hands)
+    for hand in leaving:
+        hand.pipe.close()
+    for hand in leaving:
+        hand.process.join(timeout=5)
+        if hand.process.is_alive():
+            hand.process.kill()
+            hand.process.join()
+
+
+def portable(error: Exception) -> Exception:
+    """The error as it can travel to another process, with the worker's traceback as a note."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"in a worker process:\n{trace}")
+    return error

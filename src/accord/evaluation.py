@@ -1,0 +1,68 @@
+"""What is measured, and on whose data: `global`, `local`, `personal` and `new` are never the same number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from accord.data.federation import Federation
+from accord.engines import Engine, Lookup, stateless
+from accord.jobs import CHUNK, Evaluate, Score
+from accord.server import Server
+
+
+def evaluate(
+    server: Server, federation: Federation, engine: Engine, *, kept: Lookup = stateless, seed: int = 0, personal: bool = False
+) -> dict[str, Any]:
+    """The server's model on everything there is to test it on.
+
+    - `global`: on the global test set, with the accuracy of each class;
+    - `local`: on each client's own test data: mean, spread (standard deviation) and the mean of the worst tenth of the clients;
+    - `new`: the same for held-out clients, who never trained;
+    - `personal`, when asked for: each client's own test data, with the model that the algorithm's personalisation makes for it.
+    """
+    found: dict[str, Any] = {}
+    if len(federation.test):
+        chunks = range(math.ceil(len(federation.test) / CHUNK))
+        scores = _scores(server, engine, "test", chunks, kept, seed)
+        whole = scores[0]
+        for score in scores[1:]:
+            whole = whole + score
+        each = [r / t if t else None for r, t in zip(whole.right.tolist(), whole.total.tolist(), strict=True)]
+        found["global"] = {"accuracy": whole.accuracy, "loss": whole.loss / max(whole.samples, 1), "classes": each}
+    tested = [k for k in range(len(federation.tests)) if len(federation.tests[k])]
+    ours, new = [k for k in tested if k < federation.population], [k for k in tested if k >= federation.population]
+    if ours:
+        found["local"] = spread([s.accuracy for s in _scores(server, engine, "own", ours, kept, seed)])
+        if personal:
+            found["personal"] = spread([s.accuracy for s in _scores(server, engine, "personal", ours, kept, seed)])
+    if new:
+        found["new"] = spread([s.accuracy for s in _scores(server, engine, "own", new, kept, seed)])
+    return found
+
+
+def _scores(
+    server: Server, engine: Engine, of: Literal["test", "own", "personal"], whom: Sequence[int], kept: Lookup, seed: int
+) -> list[Score]:
+    job = Evaluate(server.algorithm, server.w, server.b, server.round, seed, server.down, of=of)
+    found = dict(engine.map(job, whom, kept))
+    return [found[k] for k in whom]
+
+
+def spread(accuracies: Sequence[float]) -> dict[str, float]:
+    """Mean, standard deviation over clients, and the mean of the worst tenth of them (at least one).
+
+    >>> spread([0.5, 0.7, 0.9])
+    {'mean': 0.7, 'spread': 0.163299, 'worst': 0.5, 'clients': 3}
+    """
+    values = np.sort(np.asarray(accuracies))
+    worst = values[: max(1, len(values) // 10)]
+    return {
+        "mean": round(float(values.mean()), 6),
+        "spread": round(float(values.std()), 6),
+        "worst": round(float(worst.mean()), 6),
+        "clients": len(values),
+    }

@@ -1,0 +1,241 @@
+"""An experiment: every setting of a run, from a TOML file, flags or Python, checked and resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+import torch
+from torch import nn
+
+from accord.algorithm import Algorithm
+from accord.check import Count, NonNegative, Positive, Range, Whole, check, nearest
+from accord.data.build import federate
+from accord.data.federation import Federation
+from accord.data.read import read_data, read_split
+from accord.recipe import read
+from accord.rules import Steps
+from accord.seeds import number
+from accord.select import Uniform
+
+EngineName = Literal["auto", "process", "threads", "processes"]
+_RULE = {
+    "lr": "lr",
+    "momentum": "momentum",
+    "weight_decay": "decay",
+    "lr_decay": "lr_decay",
+    "epochs": "epochs",
+    "steps": "steps",
+    "batch_size": "batch",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """The settings of one run; the keys of a TOML file and, with dashes, the flags of the command line.
+
+    Keys of the local optimiser that are None are what the algorithm's text says.
+    """
+
+    algorithm: str = "fedavg"
+    name: str = ""  # what tables call it; by default the text of the algorithm
+    data: str = "digits"
+    split: str = "dirichlet(0.1)"
+    clients: Count | None = 20  # None: as many as the data has, for natural splits
+    model: str = "auto"  # an mlp for flat data and small images, the two-convolution cnn for images from 24 pixels
+    rounds: Count = 100
+    per_round: Count | None = 10  # None: what the algorithm's selection says
+    epochs: Count | None = None
+    steps: Count | str | None = None  # a number, or a draw such as "uniform(5, 50)"
+    batch_size: Count | None = None
+    lr: Positive | None = None
+    momentum: Annotated[float, Range(0, 0.999999)] | None = None
+    weight_decay: NonNegative | None = None
+    lr_decay: Annotated[float, Range(0, 1, above=True)] | None = None
+    dropout: Annotated[float, Range(0, 0.999999)] = 0.0
+    seed: Whole = 0
+    split_seed: Whole = 0
+    local_test: Annotated[float, Range(0, 0.9)] = 0.0
+    aligned_test: Whole = 0
+    held_out: Whole = 0
+    evaluate_every: Count = 1
+    state_memory: Positive = 2048.0  # megabytes of client state in memory; more goes to disk
+    engine: EngineName = "auto"
+    workers: Whole = 0  # 0: one for each core
+    device: str = "cpu"
+    data_dir: str = ""
+    use: tuple[str, ...] = ()  # Python files or modules with parts, models, data or splits of your own
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], where: str = "") -> Experiment:
+        """An experiment from settings by key; `where` says in errors where they come from.
+
+        >>> Experiment.of({"lr": 0.1, "rounds": 3}).rounds
+        3
+        >>> Experiment.of({"round": 3})
+        Traceback (most recent call last):
+        ValueError: unknown key 'round' (did you mean 'rounds'?)
+        """
+        return cls(**checked(settings, where))
+
+    def with_(self, settings: Mapping[str, Any], where: str = "") -> Experiment:
+        """The same experiment with some settings replaced."""
+        return dataclasses.replace(self, **checked(settings, where))
+
+    def load_pieces(self) -> None:
+        """Import the files named in `use`, so that their names can be read."""
+        for each in self.use:
+            use(each)
+
+    def recipe(self) -> Algorithm:
+        """The algorithm with this experiment's local optimiser and selection."""
+        self.load_pieces()
+        algorithm = read(self.algorithm)
+        algorithm = algorithm if isinstance(algorithm, Algorithm) else Algorithm(()) + algorithm
+        if not algorithm.parts:
+            raise ValueError(f"{self.algorithm!r} names no algorithm: begin with one, such as 'fedavg + {self.algorithm}'")
+        given = {_RULE[key]: getattr(self, key) for key in _RULE if getattr(self, key) is not None}
+        if isinstance(given.get("steps"), str):
+            given["steps"] = read(given["steps"], Steps.kind)
+        if "epochs" in given and "steps" in given:
+            raise ValueError("epochs and steps are two ways to say how long a client works: give one of them")
+        if "epochs" in given:
+            given["steps"] = None
+        algorithm = algorithm + dataclasses.replace(algorithm.rule, **given)
+        return algorithm if self.per_round is None else algorithm + self._select(algorithm)
+
+    def _select(self, algorithm: Algorithm) -> Any:
+        fields = {f.name for f in dataclasses.fields(algorithm.select)}  # type: ignore[arg-type]
+        assert self.per_round is not None
+        return dataclasses.replace(algorithm.select, count=self.per_round) if "count" in fields else Uniform(self.per_round)
+
+    def federation(self) -> Federation:
+        """The clients' data."""
+        self.load_pieces()
+        return federate(
+            read_data(self.data),
+            read_split(self.split),
+            self.clients,
+            seed=self.split_seed,
+            local_test=self.local_test,
+            aligned_test=self.aligned_test,
+            held_out=self.held_out,
+            data_dir=self.data_dir or None,
+        )
+
+    def module(self, federation: Federation) -> nn.Module:
+        """The model with its first weights, which depend on the seed only."""
+        shape = federation.train.shape
+        text = self.model if self.model != "auto" else model_for(shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(self.seed, "weights"))
+            module: nn.Module = read(text, "model").build(shape, federation.classes)
+        return module
+
+    def resolved(self, federation: Federation) -> Experiment:
+        """The same experiment with nothing left to defaults: its file reruns it exactly, whatever the defaults become."""
+        algorithm = self.recipe()
+        if self.per_round is not None and self.per_round > federation.population:
+            raise ValueError(f"per_round is {self.per_round}, and there are {federation.population} clients: write at most that")
+        return dataclasses.replace(
+            self,
+            algorithm=repr(algorithm),
+            name=self.name or self.algorithm,
+            data=repr(read_data(self.data)),
+            split=repr(read_split(self.split)),
+            clients=federation.population,
+            model=repr(read(self.model if self.model != "auto" else model_for(federation.train.shape), "model")),
+            per_round=None,
+            workers=self.workers or cores(),
+            **dict.fromkeys(_RULE),
+        )
+
+    def toml(self) -> str:
+        """The file that says the same."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if self.per_round is None:
+            found["per_round"] = 0
+        if self.clients is None:
+            found["clients"] = 0
+        return tomli_w.dumps({key: list(v) if isinstance(v, tuple) else v for key, v in found.items() if v is not None})
+
+
+def checked(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Settings whose keys exist and whose values fit; for `clients` and `per_round`, 0 stands for None."""
+    hints = typing.get_type_hints(Experiment, include_extras=True)
+    place = f" in {where}" if where else ""
+    found = {}
+    for key, value in settings.items():
+        if key not in hints:
+            raise ValueError(f"unknown key {key!r}{place}{nearest(key, hints)}")
+        if value == 0 and value is not False and key in ("clients", "per_round"):
+            value = None
+        found[key] = check(value, hints[key], f"{key}{place}")
+    return found
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {str(path)!r}") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise ValueError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}") from None
+
+
+def model_for(shape: Sequence[int]) -> str:
+    """The model that `auto` stands for.
+
+    >>> model_for((64,)), model_for((3, 32, 32)), model_for((1, 8, 8))
+    ('mlp', 'cnn', 'mlp')
+    """
+    return "cnn" if len(shape) == 3 and min(shape[1:]) >= 24 else "mlp"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use(name: str) -> None:
+    """Import a module by name, or a Python file by path."""
+    if not name.endswith(".py"):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"cannot import {name!r}: {error}; give a module's name or the path of a .py file") from None
+        return
+    path = Path(name).resolve()
+    label = f"accord_use_{path.stem}"
+    if label in sys.modules and getattr(sys.modules[label], "__file__", None) == str(path):
+        return
+    spec = importlib.util.spec_from_file_location(label, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"there is no Python file {name!r}")
+    sys.modules[label] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def device_of(name: str) -> str:
+    """The device, if this machine has it."""
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).split("\n")[0].split(". ")[0]
+        raise ValueError(f"device {name!r} is not there: {reason}; write cpu, or what PyTorch finds on this machine") from None
+    return name
+
+

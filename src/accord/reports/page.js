@@ -1,0 +1,70 @@
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const button = document.getElementById("theme");
+  const preference = window.matchMedia("(prefers-color-scheme: dark)");
+  const plots = [...document.querySelectorAll(".plot")];
+  const paper = 680; // pixels of a printed figure
+
+  const isDark = () => (root.dataset.theme || (preference.matches ? "dark" : "light")) === "dark";
+
+  const colours = () => {
+    const style = getComputedStyle(root);
+    const value = (name) => style.getPropertyValue(name).trim();
+    return { "font.color": value("--ink"), "hoverlabel.bgcolor": value("--panel"), "hoverlabel.font.color": value("--ink"),
+             "hoverlabel.bordercolor": value("--edge"), "modebar.color": value("--soft"), "modebar.activecolor": value("--ink"),
+             "modebar.bgcolor": "rgba(0,0,0,0)" };
+  };
+
+  const label = () => {
+    const dark = isDark();
+    button.textContent = dark ? "Light theme" : "Dark theme";
+    button.setAttribute("aria-pressed", String(dark));
+  };
+
+  const paint = () => {
+    label();
+    for (const plot of plots) Plotly.relayout(plot, colours());
+  };
+
+  for (const plot of plots) {
+    const { data, layout } = JSON.parse(document.getElementById(plot.dataset.figure).textContent);
+    Plotly.newPlot(plot, data, layout, { responsive: true, displaylogo: false, typesetMath: false,
+      modeBarButtons: [["toImage", "resetScale2d"]] });
+  }
+  paint();
+
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    paint();
+  });
+  preference.addEventListener("change", paint);
+
+  let before;
+  window.addEventListener("beforeprint", () => {
+    before = root.dataset.theme;
+    root.dataset.theme = "light";
+    paint();
+    for (const plot of plots) Plotly.relayout(plot, { width: paper });
+  });
+  window.addEventListener("afterprint", () => {
+    if (before) root.dataset.theme = before; else delete root.dataset.theme;
+    paint();
+    for (const plot of plots) Plotly.relayout(plot, { width: null, autosize: true });
+  });
+
+  for (const copy of document.querySelectorAll("button[data-copy]")) {
+    copy.addEventListener("click", async () => {
+      const source = document.getElementById(copy.dataset.copy);
+      let done = true;
+      try {
+        await navigator.clipboard.writeText(source.textContent);
+      } catch {
+        getSelection().selectAllChildren(source);
+        done = document.execCommand("copy");
+      }
+      copy.textContent = done ? "Copied" : "Press Ctrl+C";
+      setTimeout(() => { copy.textContent = "Copy"; }, 2000);
+    });
+  }
+})();

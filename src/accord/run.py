@@ -1,0 +1,263 @@
+"""One experiment from its settings to its results, in a folder that says everything about it and from which it can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import nn
+
+from accord.checkpoint import Checkpoint, write_atomically
+from accord.cohort import Cohort
+from accord.data.federation import Federation
+from accord.engines import Engine, open_engine
+from accord.evaluation import evaluate
+from accord.experiment import Experiment, device_of, read_file
+from accord.flat import Flat, digest
+from accord.server import Server, rounds
+from accord.store import Store
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Run:
+    """An experiment under way: its data, model, server and clients' states, and what was spent so far."""
+
+    experiment: Experiment
+    out: Path
+    federation: Federation
+    module: nn.Module
+    server: Server
+    store: Store
+    checkpoint: Checkpoint
+    spent: dict[str, Any] = field(default_factory=lambda: {"seconds": 0.0, "bytes_up": 0, "bytes_down": 0, "lines": 0, "rejected": 0})
+    last: dict[str, Any] = field(default_factory=dict)  # the newest evaluation
+    known: bool = False  # whether the folder already held this very experiment
+
+    @classmethod
+    def open(cls, experiment: Experiment, out: Path) -> Run:
+        """A run at its start; the folder gets everything that is known by now."""
+        federation = experiment.federation()
+        experiment = experiment.resolved(federation)
+        device_of(experiment.device)
+        module = experiment.module(federation)
+        algorithm = experiment.recipe()
+        out.mkdir(parents=True, exist_ok=True)
+        written, text = out / "experiment.toml", experiment.toml()
+        known = written.is_file() and written.read_text(encoding="utf-8") == text
+        write_atomically(written, text)
+        write_atomically(out / "environment.json", json.dumps(environment(), indent=1))
+        write_atomically(out / "federation.json", json.dumps(described(federation)))
+        server = Server.start(algorithm, module)
+        store = Store(algorithm.keys, out / "checkpoint" / "clients", int(experiment.state_memory * 2**20))
+        return cls(experiment, out, federation, module, server, store, Checkpoint(out / "checkpoint"), known=known)
+
+    def clear(self) -> None:
+        """Forget what the folder holds of an earlier run."""
+        shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
+        for name in ("rounds.jsonl", "result.json", "model.safetensors"):
+            (self.out / name).unlink(missing_ok=True)
+
+    def restore(self) -> None:
+        """Go on from the folder's checkpoint, if there is one; lines written after it are taken back."""
+        notes = self.checkpoint.load(self.server, self.store)
+        if notes is not None:
+            self.spent, self.last = notes["spent"], notes["last"]
+        log = self.out / "rounds.jsonl"
+        if log.exists():
+            os.truncate(log, min(self.spent["lines"], log.stat().st_size))
+
+    def header(self) -> dict[str, Any]:
+        """What a reader should know before the numbers."""
+        parameters = sum(p.numel() for p in self.module.parameters())
+        sizes = self.federation.clients.sizes[: self.federation.population]
+        policy = self.server.algorithm.buffers.policy
+        return {
+            "algorithm": repr(self.server.algorithm),
+            "data": f"{self.experiment.data}, {len(self.federation.train)} training and {len(self.federation.test)} test samples",
+            "clients": f"{self.federation.population}, {int(sizes.min())} to {int(sizes.max())} samples each",
+            "split": f"{self.experiment.split}, heterogeneity {self.federation.heterogeneity:.3f}, fingerprint {self.federation.fingerprint}",
+            "model": f"{self.experiment.model}, {parameters:,} parameters",
+            "statistics": f"{policy} ({self.server.b.numel()} numbers)" if self.server.b.numel() else "none (no BatchNorm)",
+        }
+
+    def go(self, engine: Engine, progress: Progress) -> dict[str, Any]:
+        """Run what is left of the rounds and write the result."""
+        e = self.experiment
+        clock = time.perf_counter() - self.spent["seconds"]
+        todo = rounds(
+            self.server.algorithm,
+            self.module,
+            self.federation,
+            rounds=e.rounds,
+            seed=e.seed,
+            engine=engine,
+            server=self.server,
+            store=self.store,
+            dropout=e.dropout,
+        )
+        with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log:
+            try:
+                started = clock + self.spent["seconds"]
+                for cohort in todo:
+                    line = self._line(cohort, engine, time.perf_counter() - started)
+                    self.spent["lines"] += log.write(json.dumps(line) + "\n")
+                    log.flush()
+                    self.spent["seconds"] = time.perf_counter() - clock
+                    progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
+                    if self.checkpoint.due:
+                        self.save()
+                    started = time.perf_counter()
+            except KeyboardInterrupt:
+                self.save()
+                raise
+        return self._finish(engine)
+
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        self.checkpoint.save(self.server, self.store, {"spent": self.spent, "last": self.last})
+
+    def _line(self, cohort: Cohort, engine: Engine, seconds: float) -> dict[str, Any]:
+        """The record of one round."""
+        loss = cohort.loss
+        line: dict[str, Any] = {
+            "round": self.server.round,
+            "clients": cohort.accepted,
+            "absent": cohort.absent,
+            "rejected": [{"client": k, "reason": why} for k, why in cohort.rejected.items()],
+            "loss": loss if loss == loss else None,
+            "bytes_down": cohort.bytes_down,
+            "bytes_up": cohort.bytes_up,
+            "seconds": round(seconds, 4),
+        }
+        self.spent["bytes_down"] += cohort.bytes_down
+        self.spent["bytes_up"] += cohort.bytes_up
+        self.spent["rejected"] += len(cohort.rejected)
+        if self.server.round % self.experiment.evaluate_every == 0 or self.server.round == self.experiment.rounds:
+            final = self.server.round == self.experiment.rounds
+            self.last = evaluate(
+                self.server, self.federation, engine, kept=self.store.get, seed=self.experiment.seed, personal=final and self._personal
+            )
+            line["evaluation"] = self.last
+        return line
+
+    @property
+    def _personal(self) -> bool:
+        return self.server.algorithm.personal != type(self.server.algorithm)(()).personal
+
+    def _finish(self, engine: Engine) -> dict[str, Any]:
+        flat = Flat(self.module)
+        flat.load(self.server.w, self.server.b)
+        tensors = flat.state_dict()
+        save_file(tensors, self.out / "model.safetensors")
+        self.save()
+        result = {
+            "algorithm": self.experiment.name,
+            "recipe": self.experiment.algorithm,
+            "digest": digest(tensors),
+            "accuracy": accuracy(self.last),
+            "rounds": self.server.round,
+            "seconds": round(self.spent["seconds"], 3),
+            "bytes_up": self.spent["bytes_up"],
+            "bytes_down": self.spent["bytes_down"],
+            "out": str(self.out),
+            "evaluation": self.last,
+            "rejected": self.spent["rejected"],
+            "parameters": sum(p.numel() for p in self.module.parameters()),
+            "fingerprint": self.federation.fingerprint,
+            "heterogeneity": self.federation.heterogeneity,
+            "engine": engine.name,
+            "header": self.header(),
+        }
+        write_atomically(self.out / "result.json", json.dumps(result, indent=1))
+        return result
+
+
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    keep: bool = False,
+    progress: Progress = lambda line: None,
+    began: Callable[[Run], None] = lambda run: None,
+) -> dict[str, Any]:
+    """Run an experiment into a folder. With `keep`, what the folder already holds of this very experiment is continued or returned.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = run(Experiment(rounds=2, engine="process"), Path(folder))
+    >>> result["rounds"], len(result["digest"])
+    (2, 64)
+    """
+    this = Run.open(experiment, out)
+    if not (keep and this.known):
+        this.clear()
+    this.restore()
+    began(this)
+    done = out / "result.json"
+    if done.is_file():
+        result: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        return result
+    e = this.experiment
+    with open_engine(e.engine, this.module, this.federation, workers=e.workers, device=e.device, rounds=e.rounds) as engine:
+        return this.go(engine, progress)
+
+
+def resume(out: Path, *, progress: Progress = lambda line: None, began: Callable[[Run], None] = lambda run: None) -> dict[str, Any]:
+    """Finish the run in a folder; a finished one is only read."""
+    if not (out / "experiment.toml").is_file():
+        raise ValueError(f"{str(out)!r} holds no run: there is no experiment.toml in it")
+    experiment = Experiment.of(read_file(out / "experiment.toml"), str(out / "experiment.toml"))
+    return run(experiment, out, keep=True, progress=progress, began=began)
+
+
+def accuracy(evaluation: dict[str, Any]) -> float | None:
+    """The headline of an evaluation: global accuracy, or the mean over clients where there is no global test set."""
+    if "global" in evaluation:
+        return float(evaluation["global"]["accuracy"])
+    return float(evaluation["local"]["mean"]) if "local" in evaluation else None
+
+
+def described(federation: Federation) -> dict[str, Any]:
+    """The split in numbers."""
+    return {
+        "counts": federation.label_counts.tolist() if len(federation.clients) <= 1000 else [],
+        "population": federation.population,
+        "classes": federation.classes,
+        "fingerprint": federation.fingerprint,
+        "heterogeneity": federation.heterogeneity,
+        "data": str(federation.about.get("data", "")),
+        "split": str(federation.about.get("split", "")),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What this ran on."""
+    packages = ("accord", "torch", "numpy", "scipy", "scikit-learn", "safetensors", "datasets")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"python": platform.python_version(), "platform": platform.platform(), "cpu": cpu(), "cores": os.cpu_count(), **versions}
+
+
+def cpu() -> str:
+    """The processor's own name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,109 @@
+"""Small models: parameter counts, features, heads, shapes that they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from accord.flat import Output
+from accord.models import Cnn, LeNet5, Mlp, Model
+from accord.recipe import names, read
+
+
+def count(model: Model, shape: tuple[int, ...], classes: int) -> int:
+    return sum(p.numel() for p in model.build(shape, classes).parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "classes", "parameters"),
+    [
+        ("cnn", (3, 32, 32), 10, 2_156_490),
+        ("cnn", (1, 28, 28), 10, 1_664_970),
+        ("cnn", (3, 28, 28), 10, 1_664_970),
+        ("cnn(padding=0, hidden=2048, rgb=False)", (1, 28, 28), 62, 2_278_334),
+        ("lenet5", (3, 32, 32), 10, 61_770),
+        ("lenet5", (3, 32, 32), 100, 69_330),
+        ("lenet5(bias=True)", (3, 32, 32), 10, 62_006),
+        ("mlp", (64,), 10, 15_010),
+        ("mlp(hidden=())", (60,), 10, 610),
+        ("mlp((128, 32))", (1, 8, 8), 10, 64 * 128 + 128 + 128 * 32 + 32 + 330),
+    ],
+)
+def test_parameter_counts(text: str, shape: tuple[int, ...], classes: int, parameters: int):
+    assert count(read(text, "model"), shape, classes) == parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"), [(Cnn(), (3, 32, 32)), (Cnn(), (1, 28, 28)), (LeNet5(), (3, 32, 32)), (Mlp(), (64,)), (Mlp(()), (1, 8, 8))]
+)
+def test_the_head_reads_the_features_and_is_the_last_child(model: Model, shape: tuple[int, ...]):
+    net = model.build(shape, 7)
+    name, head = list(net.named_children())[-1]
+    out = net(torch.rand(4, *shape))
+    assert name == "head"
+    assert isinstance(out, Output)
+    assert torch.equal(head(out.features), out.logits)
+    assert out.logits.shape == (4, 7)
+
+
+def test_pooling_before_relu_changes_no_number():
+    torch.manual_seed(0)
+    net = Cnn().build((3, 32, 32), 10)
+    x = torch.randn(2, 3, 32, 32)
+    y = nn.functional.max_pool2d(nn.functional.relu(net.conv1(x)), 2)
+    y = nn.functional.max_pool2d(nn.functional.relu(net.conv2(y)), 2)
+    y = net.head(nn.functional.relu(net.hidden(y.flatten(1))))
+    assert torch.equal(net(x).logits, y)
+
+
+def test_memory_format_changes_no_number():
+    net = LeNet5().build((3, 32, 32), 10)
+    x = torch.randn(4, 3, 32, 32)
+    other = net(x.to(memory_format=torch.channels_last)).logits
+    assert torch.allclose(net(x).logits, other, atol=1e-5)
+
+
+def test_grey_images_are_read_as_three_equal_channels():
+    net = Cnn().build((1, 28, 28), 10)
+    grey = torch.rand(2, 1, 28, 28)
+    x = nn.functional.relu(nn.functional.max_pool2d(net.conv1(grey.repeat(1, 3, 1, 1)), 2))
+    x = nn.functional.relu(nn.functional.max_pool2d(net.conv2(x), 2))
+    assert torch.allclose(net(grey).features, nn.functional.relu(net.hidden(x.flatten(1))), atol=1e-6)
+
+
+def test_torch_seeds_the_weights():
+    def weights(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(LeNet5().build((3, 32, 32), 10).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+def test_he_initialisation():
+    torch.manual_seed(0)
+    net = LeNet5(bias=True, init="he").build((3, 32, 32), 10)
+    assert float(net.fc1.weight.detach().std()) == pytest.approx((2 / 400) ** 0.5, rel=0.02)
+    assert float(net.fc1.bias.detach().abs().max()) == 0
+
+
+@pytest.mark.parametrize("text", ["lenet5", "cnn"])
+@pytest.mark.parametrize("shape", [(64,), (3, 2, 2), (8, 8)])
+def test_a_shape_that_does_not_fit_is_named(text: str, shape: tuple[int, ...]):
+    smallest = 16 if text == "lenet5" else 4
+    with pytest.raises(ValueError, match=rf"{text} reads images of at least {smallest}x{smallest} pixels.*{len(shape)}?"):
+        read(text, "model").build(shape, 10)
+
+
+def test_the_smallest_images_fit():
+    for padding, side in ((0, 16), (1, 10), (2, 4), (3, 2)):
+        assert Cnn(padding=padding).build((3, side, side), 10)(torch.rand(1, 3, side, side)).logits.shape == (1, 10)
+    assert LeNet5().build((1, 16, 16), 10)(torch.rand(1, 1, 16, 16)).logits.shape == (1, 10)
+
+
+def test_every_model_is_its_text():
+    for name in ("cnn", "lenet5", "mlp"):
+        assert name in names("model")
+        model = read(name, "model")
+        assert read(repr(model), "model") == model
