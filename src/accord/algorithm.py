@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from accord.buffers import Buffers
 from accord.part import Part
@@ -79,14 +79,15 @@ class Algorithm:
         """What a client's state is filed under: every part, the rule and the buffers' policy."""
         return (*self.all_parts, self.rule, self.buffers)
 
-    def __repr__(self) -> str:
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """The parts, the rule, and the other slots where they are not the usual ones: what the text names."""
         plain = Algorithm(())
         slots = [getattr(self, s) for s in _SLOTS if s == "rule" or getattr(self, s) != getattr(plain, s)]
-        return " + ".join(repr(piece) for piece in (*self.parts, *slots))
+        return (*self.parts, *slots)
 
-
-def _by_default(part: Part) -> bool:
-    return all(getattr(part, f.name) == f.default for f in dataclasses.fields(part))  # type: ignore[arg-type]
+    def __repr__(self) -> str:
+        return " + ".join(repr(piece) for piece in self.pieces)
 
 
 def _within(part: Part) -> Iterator[Part]:

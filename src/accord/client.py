@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,14 @@ class Paused:
     step: int
     loss: Tensor
     losses: int
+
+
+class _Body(NamedTuple):
+    """A pass through the body, kept until the head has been looked at by itself."""
+
+    x: Tensor
+    read: Tensor  # what the head reads
+    features: Tensor | None
 
 
 class Client:
@@ -76,6 +84,7 @@ class Client:
         self.lr = algorithm.rule.lr * algorithm.rule.lr_decay**round
         self.step = self.passes = 0  # optimiser steps, and forward passes that move the model's statistics
         self.decayed = False
+        self._body: _Body | None = None
         self._loss = self.w.new_zeros(())
         self._losses = 0
         self._others: dict[str, Flat] = {}
@@ -148,7 +157,7 @@ class Client:
         terms = [part for part in parts if part.has("loss")]
         if not terms:
             return
-        out = self.forward(batch.x)
+        out = self.forward_head(batch.x) if on == "head" else self.forward(batch.x)
         loss = terms[0].loss(self, batch, out)
         for part in terms[1:]:
             loss = loss + part.loss(self, batch, out)
@@ -163,9 +172,23 @@ class Client:
 
     def forward(self, x: Tensor) -> Output:
         """The model's answer at the present weights."""
+        body, self._body = self._body, None
+        if body is not None and body.x is x:
+            return Output(self.model.head(body.read), body.features)
         self.passes += 1
         out = self.model.module(x)
         return out if isinstance(out, Output) else Output(out)
+
+    def forward_head(self, x: Tensor) -> Output:
+        """The answer as a function of the head's weights only; the next `forward` of this `x` goes on from the same pass through the body.
+
+        Where the head is not the last thing that the model does, both are ordinary passes.
+        """
+        read, out = self.model.tapped(lambda: self.forward(x))
+        if read is None:
+            return out
+        self._body = _Body(x, read, out.features)
+        return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach())
 
     def backward(self, loss: Tensor, on: On = "all") -> None:
         """Add the gradient of a loss to `g`, for the named part of the weights."""
@@ -214,6 +237,8 @@ class Client:
         """Within the block the weights named by `on` are `w + e`; afterwards they are exactly what they were."""
         spans = self.layout.spans(on)
         before = [self.w[s].clone() for s in spans]
+        if on != "head":
+            self._body = None
         for s in spans:
             self.w[s].add_(e[s])
         try:

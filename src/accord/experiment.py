@@ -177,7 +177,7 @@ def checked(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     found = {}
     for key, value in settings.items():
         if key not in hints:
-            raise ValueError(f"unknown key {key!r}{place}{nearest(key, hints)}")
+            raise ValueError(f"unknown key {key!r}{place}{nearest(key, hints) or '; the flags of `accord run --help` are the keys'}")
         if value == 0 and value is not False and key in ("clients", "per_round"):
             value = None
         found[key] = check(value, hints[key], f"{key}{place}")

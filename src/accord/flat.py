@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +152,24 @@ class Flat:
         spans = self.layout.spans(on)
         inside = [any(k.start <= s.start and s.stop <= k.stop for k in spans) for s in self.layout.slots]
         return [p for p, wanted in zip(self.parameters.values(), inside, strict=True) if wanted]
+
+    @property
+    def head(self) -> nn.Module:
+        """The module that is the head."""
+        return self.module.get_submodule(self.layout.head)
+
+    def tapped(self, forward: Callable[[], Output]) -> tuple[Tensor | None, Output]:
+        """A pass, and what the head read in it; None unless the head was called once and its answer is the model's."""
+        seen: list[tuple[tuple[Any, ...], Any]] = []
+        if not self.layout.head:
+            return None, forward()
+        hook = self.head.register_forward_hook(lambda module, read, answer: seen.append((read, answer)))
+        try:
+            out = forward()
+        finally:
+            hook.remove()
+        plain = len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][1] is out.logits
+        return (seen[0][0][0] if plain else None), out
 
     def load(self, w: Tensor, b: Tensor | None = None) -> None:
         """Take these weights and statistics."""

@@ -142,8 +142,36 @@ def entries(kind: str) -> Iterator[Entry]:
 
 def text(piece: Any) -> str:
     """The recipe text of a piece: its name and every argument, so that a changed default cannot change an old record."""
-    fields = dataclasses.fields(piece)
-    return f"{piece.name}({', '.join(f'{f.name}={getattr(piece, f.name)!r}' for f in fields if f.init)})"
+    return f"{piece.name}({', '.join(f'{name}={value!r}' for name, value in _values(piece))})"
+
+
+def brief(piece: Any) -> str:
+    """The recipe text as a person would write it: without the arguments that are as they are by default.
+
+    >>> import accord
+    >>> brief(accord.read("fedsol(rho=1.0) + constrain + sgd(lr=0.1)"))
+    "task + perturb(by=distil, rho=1.0, on='head', adaptive='drift') + constrain + sgd(lr=0.1)"
+    """
+    pieces = getattr(piece, "pieces", None)
+    if pieces is not None:
+        return " + ".join(brief(each) for each in pieces)
+    usual = _usual(piece)
+    said = [f"{n}={brief(v) if dataclasses.is_dataclass(v) else repr(v)}" for n, v in _values(piece) if n not in usual or usual[n] != v]
+    return f"{piece.name}({', '.join(said)})" if said else str(piece.name)
+
+
+def _values(piece: Any) -> list[tuple[str, Any]]:
+    return [(f.name, getattr(piece, f.name)) for f in dataclasses.fields(piece) if f.init]
+
+
+def _usual(piece: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(piece):
+        if f.default is not dataclasses.MISSING:
+            found[f.name] = f.default
+        elif f.default_factory is not dataclasses.MISSING:
+            found[f.name] = f.default_factory()
+    return found
 
 
 ALGORITHM = ("algorithm", "part", "rule", "select", "personal", "buffers")

@@ -19,10 +19,12 @@ from torch import nn
 from accord.checkpoint import Checkpoint, write_atomically
 from accord.cohort import Cohort
 from accord.data.federation import Federation
+from accord.data.read import read_data, read_split
 from accord.engines import Engine, open_engine
 from accord.evaluation import evaluate
 from accord.experiment import Experiment, device_of, read_file
 from accord.flat import Flat, digest
+from accord.recipe import brief, read
 from accord.server import Server, rounds
 from accord.store import Store
 
@@ -82,12 +84,13 @@ class Run:
         parameters = sum(p.numel() for p in self.module.parameters())
         sizes = self.federation.clients.sizes[: self.federation.population]
         policy = self.server.algorithm.buffers.policy
+        data, split, model = read_data(self.experiment.data), read_split(self.experiment.split), read(self.experiment.model, "model")
         return {
-            "algorithm": repr(self.server.algorithm),
-            "data": f"{self.experiment.data}, {len(self.federation.train)} training and {len(self.federation.test)} test samples",
+            "algorithm": brief(self.server.algorithm),
+            "data": f"{brief(data)}, {len(self.federation.train)} training and {len(self.federation.test)} test samples",
             "clients": f"{self.federation.population}, {int(sizes.min())} to {int(sizes.max())} samples each",
-            "split": f"{self.experiment.split}, heterogeneity {self.federation.heterogeneity:.3f}, fingerprint {self.federation.fingerprint}",
-            "model": f"{self.experiment.model}, {parameters:,} parameters",
+            "split": f"{brief(split)}, heterogeneity {self.federation.heterogeneity:.3f}, fingerprint {self.federation.fingerprint}",
+            "model": f"{brief(model)}, {parameters:,} parameters",
             "statistics": f"{policy} ({self.server.b.numel()} numbers)" if self.server.b.numel() else "none (no BatchNorm)",
         }
 

@@ -26,7 +26,7 @@ def decode(encoded: Sequence[Callable[[], bytes]], size: int | None, where: str)
         if not colour and image.mode not in ("1", "L"):
             colour, at = True, 0
             continue
-        image = image.convert("RGB" if colour else "L")
+        image = image if image.mode == ("RGB" if colour else "L") else image.convert("RGB" if colour else "L")
         image = image if size is None or image.size == (size, size) else image.resize((size, size), resample=2)
         found = np.asarray(image).reshape(image.height, image.width, -1)
         if at == 0:

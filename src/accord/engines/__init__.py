@@ -31,7 +31,12 @@ class Engine(AbstractContextManager["Engine"], Protocol):
         """End what the engine started."""
 
 
-NAMES = ("auto", "process", "threads", "processes")
+ABOUT: Mapping[str, str] = {
+    "auto": "Here for two rounds, then in worker processes if the time they take says that this pays.",
+    "process": "In this process, one client after another.",
+    "threads": "On a pool of threads of this process, one model each; for models without dropout.",
+    "processes": "In worker processes that stay, with weights in shared memory; a worker that dies is replaced.",
+}
 
 
 def open_engine(name: str, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu", rounds: int = 1) -> Engine:

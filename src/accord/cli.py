@@ -1,0 +1,258 @@
+"""The command line: thin over the library, one line for every mistake."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from accord import catalogue, listing
+from accord.check import nearest
+from accord.compare import Cell, cells, compare
+from accord.experiment import Experiment, checked, cores
+from accord.run import Run, resume, run
+from accord.screen import Screen
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_HELP = {
+    "algorithm": "recipe text, such as 'scaffold + constrain'",
+    "name": "what tables call it",
+    "data": "a source (accord list data), a folder, a .npz file or a hub name",
+    "split": "how samples go to clients (accord list splits)",
+    "clients": "how many; 0: as many as the data has",
+    "model": "accord list models",
+    "rounds": "how many",
+    "per_round": "clients a round, drawn at random; 0: as the algorithm says",
+    "epochs": "local passes a round",
+    "steps": "local steps a round in place of epochs; a number or 'uniform(5, 50)'",
+    "batch_size": "samples a local step",
+    "lr": "local learning rate",
+    "momentum": "local momentum",
+    "weight_decay": "local weight decay",
+    "lr_decay": "factor on the learning rate each round",
+    "dropout": "probability that a client asked does not answer",
+    "seed": "of weights, selection and batches",
+    "split_seed": "of the split",
+    "local_test": "share of each client's data kept for its own test",
+    "aligned_test": "test samples a client drawn from the global test set by its own class mix",
+    "held_out": "further clients that never train",
+    "evaluate_every": "rounds between evaluations",
+    "state_memory": "megabytes of client state in memory, the rest on disk",
+    "engine": "auto, process, threads or processes",
+    "workers": "0: one a core",
+    "device": "cpu, cuda, ...",
+    "data_dir": "where to look for data sets first (or ACCORD_DATA)",
+    "use": "a Python file or module with pieces of your own; may be repeated",
+}
+
+
+def settings(command: _F) -> _F:
+    """A flag for every key of an experiment."""
+    for field in reversed(dataclasses.fields(Experiment)):
+        flag = "--" + field.name.replace("_", "-")
+        shown = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name == "use"}
+        command = click.option(flag, field.name, **shown)(command)  # type: ignore[arg-type]
+    command = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set any key, over file and flags")(command)
+    command = click.option("--out", metavar="DIR", help="where the results go (default: runs/<time>)")(command)
+    return click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")(command)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, no_args_is_help=False)
+@click.version_option(package_name="accord")
+def accord() -> None:
+    """Federated learning for clients that disagree."""
+
+
+@accord.command("run")
+@click.argument("experiment", required=False)
+@settings
+def run_command(experiment: str | None, sets: Sequence[str], out: str | None, as_json: bool, **flags: Any) -> None:
+    """Train one algorithm. EXPERIMENT is a TOML file or a name that `accord list experiments` shows."""
+    asked, extra = gather(experiment, flags, sets)
+    if extra:
+        raise ValueError(f"{experiment} compares algorithms: use `accord compare {experiment}`, or leave out {', '.join(sorted(extra))}")
+    _one(asked, Path(out) if out else fresh("run"), as_json)
+
+
+@accord.command("compare")
+@click.argument("algorithms", nargs=-1)
+@settings
+@click.option("--seeds", metavar="N", help="how many seeds, beginning with --seed (default: 3)")
+@click.option("--target", metavar="ACC", help="accuracy that counts as reached (default: what the first algorithm ends with)")
+def compare_command(
+    algorithms: Sequence[str],
+    sets: Sequence[str],
+    out: str | None,
+    as_json: bool,
+    seeds: str | None,
+    target: str | None,
+    **flags: Any,
+) -> None:
+    """Train several ALGORITHMS over several seeds. One of them may be a TOML file; without any, handwritten digits are used."""
+    files = [text for text in algorithms if text.endswith(".toml") or text in catalogue.names()]
+    if len(files) > 1:
+        raise ValueError(f"{files[0]} and {files[1]} are two experiment files: give one")
+    asked, extra = gather(files[0] if files else "digits", flags, sets)
+    named = [text for text in algorithms if text not in files] or extra.get("algorithms") or [asked.algorithm]
+    count = catalogue.whole(seeds if seeds is not None else extra.get("seeds", 3), "--seeds")
+    aim = catalogue.fraction(target if target is not None else extra.get("target"), "--target")
+    folder = Path(out) if out else fresh("compare")
+    _many(cells(asked, named, count, folder), folder, aim, as_json)
+
+
+@accord.command("resume")
+@click.argument("folder", metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
+def resume_command(folder: str, as_json: bool) -> None:
+    """Finish an interrupted run or comparison; the result is the one it would have had."""
+    out = Path(folder)
+    if (out / "comparison.json").is_file():
+        planned, aim = catalogue.planned(out)
+        _many(planned, out, aim, as_json)
+        return
+    with Screen(as_json) as screen:
+        print_run(resume(out, progress=screen.line, began=screen.header), as_json, screen)
+
+
+@accord.command("report")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR ...")
+@click.option("--out", metavar="PAGE.html", help="where the page goes (default: report.html in the first folder)")
+@click.option("--target", metavar="ACC", help="accuracy that counts as reached")
+@click.option("--baseline", metavar="ALGORITHM", help="what the others are compared with (default: the first)")
+def report_command(folders: Sequence[str], out: str | None, target: str | None, baseline: str | None) -> None:
+    """Make one self-contained page of runs and comparisons."""
+    from accord.reports import load, write_page
+
+    page = Path(out) if out else Path(folders[0]) / "report.html"
+    click.echo(write_page(load(list(folders)), page, baseline=baseline, target=catalogue.fraction(target, "--target")))
+
+
+@accord.command("list")
+@click.argument("what", metavar="|".join(listing.KINDS))
+@click.option("--use", multiple=True, help="a Python file or module with pieces of your own")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON array")
+def list_command(what: str, use: Sequence[str], as_json: bool) -> None:
+    """Show what there is to choose from, with arguments and what they may be."""
+    Experiment(use=tuple(use)).load_pieces()
+    listing.show(what, as_json)
+
+
+def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment that file, flags and `--set` describe, in this order of strength, and the keys that only `compare` knows."""
+    found, extra = Experiment(), {}
+    if file is not None:
+        read, where = catalogue.read(file)
+        extra = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}
+        found = found.with_(read, where)
+    given = {key: literal(value) for key, value in flags.items() if value not in (None, ())}
+    found = dataclasses.replace(found, **{k: v for key, value in given.items() for k, v in _flag(key, value).items()})
+    for each in sets:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ValueError(f"--set {each!r} is not KEY=VALUE, such as --set rounds=50")
+        found = found.with_({key.strip(): literal(value.strip())}, "--set")
+    return found, extra
+
+
+def _flag(key: str, value: Any) -> dict[str, Any]:
+    try:
+        return checked({key: value})
+    except ValueError as error:
+        raise ValueError(f"--{key.replace('_', '-')}{str(error).removeprefix(key)}") from None
+
+
+def literal(value: Any) -> Any:
+    """The number that a flag's text is, or the text itself."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _one(asked: Experiment, out: Path, as_json: bool) -> None:
+    with Screen(as_json) as screen:
+        print_run(run(asked, out, progress=screen.line, began=screen.header), as_json, screen)
+
+
+def print_run(result: Mapping[str, Any], as_json: bool, screen: Screen) -> None:
+    """What a run says at its end."""
+    if as_json:
+        keys = ("algorithm", "digest", "accuracy", "rounds", "seconds", "bytes_up", "bytes_down", "out")
+        click.echo(json.dumps({key: result[key] for key in keys}))
+    else:
+        screen.result(result)
+
+
+def _many(planned: Sequence[Cell], out: Path, target: float | None, as_json: bool) -> None:
+    from accord.reports import load, summarise, write_page
+    from accord.reports.tables import to_dicts
+    from accord.reports.words import summary
+
+    first = planned[0].experiment
+    chosen = first.engine != "auto"
+    if not chosen:
+        planned = [dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, engine="process")) for cell in planned]
+    with Screen(as_json) as screen:
+        screen.plan(planned)
+        compare(planned, out, workers=1 if chosen else first.workers or cores(), target=target, watch=screen.cell)
+        comparison = load([out])
+        rows = summarise(comparison)
+        page = write_page(comparison, out / "report.html")
+        if as_json:
+            click.echo(json.dumps({"rows": to_dicts(rows), "set_up": comparison.set_up, "out": str(out), "report": str(page)}))
+        else:
+            screen.table(rows, " ".join(summary(rows)), page)
+
+
+def fresh(kind: str) -> Path:
+    """A new folder for results."""
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{kind}"
+    number = next(k for k in range(1, 1000) if not (base if k == 1 else Path(f"{base}-{k}")).exists())
+    return base if number == 1 else Path(f"{base}-{number}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; mistakes end with one line and exit code 2, an interruption with 130."""
+    try:
+        sys.exit(accord.main(arguments, prog_name="accord", standalone_mode=False) or 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _say("interrupted; `accord resume` goes on from the last checkpoint")
+        sys.exit(130)
+    except click.ClickException as error:
+        _say(_usage(error))
+        sys.exit(2)
+    except ValueError as error:
+        if os.environ.get("ACCORD_TRACEBACK"):
+            raise
+        _say(str(error))
+        sys.exit(2)
+
+
+def _usage(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        known = [option for param in (error.ctx.command.params if error.ctx else []) for option in param.opts]
+        return f"no such option {error.option_name}{nearest(error.option_name, known)}"
+    if isinstance(error, click.UsageError) and error.message.startswith("No such command"):
+        return f"{error.message.rstrip('.')}{nearest(error.message.split(chr(39))[1], accord.commands)}; see accord --help"
+    return error.format_message().rstrip(".")
+
+
+def _say(message: str) -> None:
+    click.echo(f"accord: {' '.join(message.split())}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What there is to choose from, read off the registry."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from accord import catalogue
+from accord.check import nearest
+from accord.engines import ABOUT
+from accord.experiment import read_file
+from accord.recipe import Entry, entries
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "algorithms": ("algorithm",),
+    "parts": ("part", "rule", "select", "personal", "buffers", "steps"),
+    "models": ("model",),
+    "data": ("data", "augment"),
+    "splits": ("split",),
+    "engines": (),
+    "experiments": (),
+}
+
+
+def rows(what: str) -> Iterator[dict[str, str]]:
+    """Name, arguments and effect of everything of one kind.
+
+    >>> next(rows("algorithms")).keys()
+    dict_keys(['name', 'kind', 'arguments', 'effect'])
+    """
+    if what not in KINDS:
+        raise ValueError(f"there is no list of {what!r}{nearest(what, KINDS)}; write one of {', '.join(KINDS)}")
+    if what == "engines":
+        yield from ({"name": name, "kind": "engine", "arguments": "", "effect": effect} for name, effect in ABOUT.items())
+    elif what == "experiments":
+        for name in catalogue.names():
+            yield {"name": name, "kind": "experiment", "arguments": _settings(name), "effect": ""}
+    else:
+        for kind in KINDS[what]:
+            yield from ({"name": e.name, "kind": kind, "arguments": arguments(e), "effect": e.summary} for e in entries(kind))
+
+
+def _settings(name: str) -> str:
+    found, _ = catalogue.read(name)
+    return ", ".join(f"{key} = {value}" for key, value in found.items())
+
+
+def arguments(entry: Entry) -> str:
+    """The arguments of a piece with what they may be and their defaults."""
+    said = []
+    for name, hint in entry.hints.items():
+        default = entry.defaults.get(name, inspect.Parameter.empty)
+        shown = "" if default is inspect.Parameter.empty or "factory" in repr(default) else f" = {default!r}"
+        said.append(f"{name}: {may_be(hint)}{shown}")
+    return ", ".join(said)
+
+
+def may_be(hint: Any) -> str:
+    """An annotation in words.
+
+    >>> may_be(Literal["a", "b"]), may_be(typing.Optional[int])
+    ("'a' or 'b'", 'a whole number or None')
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"{'a whole number' if args[0] is int else 'a number'} {args[1]}"
+    if origin is Literal:
+        return " or ".join(repr(a) for a in args)
+    if origin in (Union, types.UnionType):
+        return " or ".join(may_be(a) for a in args)
+    if origin is tuple:
+        return f"({may_be(args[0])}, ...)"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+    return words.get(hint) or str(getattr(hint, "kind", None) or getattr(hint, "__name__", hint))
+
+
+def show(what: str, as_json: bool) -> None:
+    """Print a list, as a table or as JSON."""
+    found = list(rows(what))
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    table = Table(box=None, padding=(0, 2, 1, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in found:
+        table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in (row["effect"], row["arguments"]) if t)))
+    Console(highlight=False).print(table)

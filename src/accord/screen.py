@@ -1,0 +1,108 @@
+"""What a person sees while experiments run: a header, bars with the time left, a table. All of it goes to standard error but the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from accord.compare import Cell
+from accord.reports import Row
+from accord.reports.tables import to_rich
+from accord.run import Run, accuracy
+
+
+class Screen:
+    """Progress on standard error; tables and results on standard output, unless that is reserved for JSON."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.err = Console(stderr=True, highlight=False)
+        self.out = Console(stderr=quiet, highlight=False)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[said]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.err,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._rounds: dict[Path, int] = {}
+        self._total = 0
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bars.stop()
+
+    def header(self, run: Run) -> None:
+        """What is about to run."""
+        for key, value in run.header().items():
+            self.err.print(Text.assemble((f"{key:>10}  ", "bold"), str(value)))
+        self.err.print(Text.assemble(("       out  ", "bold"), str(run.out)))
+        self.bars.start()
+        self._task = self.bars.add_task("rounds", total=run.experiment.rounds, completed=run.server.round, said="")
+
+    def line(self, line: Mapping[str, Any]) -> None:
+        """One round is over."""
+        assert self._task is not None
+        found = accuracy(line["evaluation"]) if "evaluation" in line else None
+        said = f"accuracy {100 * found:.2f} %, {line['engine']}" if found is not None else None
+        self.bars.update(self._task, completed=line["round"], **({"said": said} if said else {}))
+        for each in line["rejected"]:
+            self.err.print(Text(f"round {line['round']}: client {each['client']} left out: it {each['reason']}", style="yellow"))
+
+    def plan(self, planned: Sequence[Cell]) -> None:
+        """These runs are about to begin."""
+        self._total = sum(cell.experiment.rounds for cell in planned)
+        first = planned[0].experiment
+        algorithms = len({cell.experiment.name for cell in planned})
+        what = f"{algorithms} algorithms, {len(planned) // algorithms} seeds: {first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
+        self.err.print(Text(what))
+        self.bars.start()
+        self._task = self.bars.add_task("rounds", total=self._total, said="")
+
+    def cell(self, cell: Cell, line: Mapping[str, Any]) -> None:
+        """One run of a comparison tells how far it is."""
+        assert self._task is not None
+        if "done" in line:
+            self._rounds[cell.folder] = cell.experiment.rounds
+            self.bars.update(self._task, completed=sum(self._rounds.values()), said=f"done: {cell.label}")
+            return
+        self._rounds[cell.folder] = line["round"]
+        found = accuracy(line.get("evaluation", {}))
+        said = f"{cell.label}" + (f": {100 * found:.1f} %" if found is not None else "")
+        self.bars.update(self._task, completed=sum(self._rounds.values()), said=said)
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """The end of one run."""
+        self.bars.stop()
+        for kind, found in result["evaluation"].items():
+            if kind == "global":
+                self.out.print(f"{kind:>10}  {100 * found['accuracy']:.2f} % of the test set")
+            else:
+                self.out.print(
+                    f"{kind:>10}  {100 * found['mean']:.2f} % (mean of {found['clients']} clients, spread {100 * found['spread']:.2f}, "
+                    f"worst tenth {100 * found['worst']:.2f} %)"
+                )
+        megabytes = (result["bytes_up"] + result["bytes_down"]) / 1e6
+        self.out.print(f"{'cost':>10}  {result['rounds']} rounds, {result['seconds']:.1f} s ({result['engine']}), {megabytes:.1f} MB sent")
+        if result["rejected"]:
+            self.out.print(f"{'left out':>10}  {result['rejected']} answers that could not be used (see rounds.jsonl)")
+        self.out.print(f"{'digest':>10}  {result['digest']}")
+        self.out.print(f"{'out':>10}  {result['out']}", soft_wrap=True)
+
+    def table(self, rows: Sequence[Row], summary: str, page: Path) -> None:
+        """The end of a comparison."""
+        self.bars.stop()
+        self.out.print(to_rich(rows, width=self.out.width))
+        self.out.print(Text(summary))
+        self.out.print(f"\nreport: {page.resolve()}", soft_wrap=True)
