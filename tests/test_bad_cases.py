@@ -141,6 +141,7 @@ def test_a_row_of_zeros_or_of_equal_weights_is_only_centred(order: Any) -> None:
     with torch.no_grad():
         model.hidden.weight[0] = 0.0
         model.hidden.weight[1] = 0.25
+        model.hidden.bias[:2] = 5.0  # both units fire, so that there is something to centre
     rule = accord.sgd(lr=0.1, momentum=0.0)
     free = accord.local_round(accord.fedavg() + rule, model, batches(1))
     tied = accord.local_round(accord.fedavg() + accord.constrain(order=order) + rule, model, batches(1))
@@ -315,8 +316,8 @@ def test_a_model_for_sequences_is_scored_at_every_place() -> None:
     model = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7))
     batch = (torch.randint(0, 7, (3, 4)), torch.randint(0, 7, (3, 4)))
     reply = accord.local_round(accord.fedavg(), model, [batch])
-    loss = nn.functional.cross_entropy(model(batch[0]).reshape(12, 7), batch[1].reshape(12))
-    assert reply.loss == pytest.approx(float(loss), rel=1e-6)
+    loss = nn.functional.cross_entropy(model(batch[0]).reshape(12, 7), batch[1].reshape(12)).item()
+    assert reply.loss == pytest.approx(loss, rel=1e-6)
 
 
 # --- randomness ------------------------------------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ def test_a_module_that_was_passed_in_is_not_changed() -> None:
 def test_the_loss_is_the_mean_of_the_steps() -> None:
     deal = batches(3)
     still = accord.local_round(accord.fedavg() + accord.sgd(lr=1e-300, momentum=0.0), net(), deal)
-    losses = [float(nn.functional.cross_entropy(net()(x).logits, y)) for x, y in deal]
+    losses = [nn.functional.cross_entropy(net()(x).logits, y).item() for x, y in deal]
     assert still.loss == pytest.approx(sum(losses) / 3, rel=1e-12)
 
 

@@ -252,6 +252,22 @@ def test_a_client_starts_clean_whoever_was_there_before(name: str) -> None:
         assert identical([a.w, a.b, a.kept, a.up], [b.w, b.b, b.kept, b.up])
 
 
+@pytest.mark.parametrize("stop", [0, 1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_round_may_be_cut_between_any_two_steps(name: str, stop: int) -> None:
+    """Another worker, in another process, goes on where the first one stopped."""
+    algorithm, data = onion(name), federation()
+    w = Flat(net(norm=True)).w.clone()
+    first, second = Worker(net(norm=True, dropout=0.5), data), Worker(net(norm=True, dropout=0.5), data)
+    job = Train(algorithm, w, first.model.read_statistics(), 0, 0, first_down(algorithm, w))
+    whole = job.run(first, 1, {})
+    assert whole.steps == 3
+    paused = pickle.loads(pickle.dumps(job.run_until(first, 1, {}, stop=stop)))
+    job.run(second, 3, {})
+    end = job.run_until(second, 1, {}, paused)
+    assert identical([end.w, end.b, end.kept, end.up, end.steps, end.loss], [whole.w, whole.b, whole.kept, whole.up, 3, whole.loss])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_states_have_the_shape_that_they_start_with(name: str) -> None:
     algorithm = onion(name)

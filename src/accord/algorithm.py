@@ -97,3 +97,11 @@ def _within(part: Part) -> Iterator[Part]:
             if isinstance(inner, Part):
                 yield from _within(inner)
     yield part
+
+
+def _by_default(part: Part) -> bool:
+    """Whether every constant of a part is the one it has when nothing is said."""
+    try:
+        return part == type(part)()
+    except ValueError:  # a part with an argument that must be given
+        return False

@@ -276,7 +276,7 @@ class Client:
             self.backward(loss)
             weight = 1 if by_batch else len(batch.y)
             total.add_(self.g, alpha=weight)
-            value, count = value + weight * float(loss), count + weight
+            value, count = value + weight * float(loss.detach()), count + weight
         self.model.module.train()
         self.algorithm.buffers.prepare(self.model.module)
         self.g.copy_(before)

@@ -141,11 +141,11 @@ class Flat:
         self._counters: list[tuple[Tensor, Tensor]] = []
         for (name, buffer), view in zip(named.items(), self.statistics.views(self.b), strict=True):
             view.copy_(buffer)
-            if buffer.dtype == like.dtype:
-                owner, _, leaf = name.rpartition(".")
-                self.module.get_submodule(owner)._buffers[leaf] = view
-            else:
-                self._counters.append((buffer, view))
+            own = view if buffer.dtype == like.dtype else buffer.clone()  # a module from another process shares its memory with it
+            owner, _, leaf = name.rpartition(".")
+            self.module.get_submodule(owner)._buffers[leaf] = own
+            if own is not view:
+                self._counters.append((own, view))
 
     def parameters_of(self, on: On) -> list[Tensor]:
         """The parameters of the head, of the body, or all of them."""
@@ -184,10 +184,11 @@ class Flat:
             buffer.copy_(view if buffer.is_floating_point() else view.round())
 
     def read_statistics(self) -> Tensor:
-        """The module's present statistics, as a vector of its own."""
+        """The module's present statistics, as a vector of its own; `b` itself is left alone, for a backward pass may still read it."""
+        read = self.b.clone()
         for buffer, view in self._counters:
-            view.copy_(buffer)
-        return self.b.clone()
+            read[view.storage_offset() : view.storage_offset() + view.numel()].view(view.shape).copy_(buffer)
+        return read
 
     def state_dict(self) -> dict[str, Tensor]:
         """The module's own state dictionary, as copies that share nothing."""

@@ -96,9 +96,11 @@ class Natural(Split):
 
     def groups(self, columns: Columns) -> Lists:
         """The samples of every value that has enough of them, values in order."""
+        if not columns:
+            raise ValueError(f"natural(column={self.column!r}): the data have no columns beside inputs and labels; use another split")
         if self.column not in columns:
-            known = f"the data have {listed(columns)}{nearest(self.column, columns)}" if columns else "the data have no such columns"
-            raise ValueError(f"natural(column={self.column!r}): {known}; choose one of them or another split")
+            near = nearest(self.column, columns)
+            raise ValueError(f"natural(column={self.column!r}): the data have no such column{near}; write {listed(columns)}")
         _, which = np.unique(columns[self.column], return_inverse=True)
         lists = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
         return [each for each in lists if len(each) >= self.min_size]
@@ -113,7 +115,8 @@ def smallest(asked: int | None, samples: int, clients: int) -> int:
     least = max(1, min(10, samples // (10 * clients))) if asked is None else asked
     if least * clients > samples:
         raise ValueError(
-            f"{clients} clients with min_size={least} need {least * clients} samples and there are {samples}: use fewer clients"
+            f"{clients} clients with min_size={least} need {least * clients} samples and there are {samples}: "
+            "lower min_size or use fewer clients"
         )
     return least
 
