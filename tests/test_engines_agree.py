@@ -52,9 +52,7 @@ def run(text: str, engine: Any = None, *, dropout: float = 0.0, seed: int = 3, c
     """A run as a text: the digest of the global model, of every client's state, and what each round reported."""
     algorithm, model = accord.read(text), model or module()
     server, store, seen = Server.start(algorithm, model), Store(algorithm.keys), []
-    for cohort in rounds(
-        algorithm, model, data(), rounds=count, seed=seed, engine=engine, server=server, store=store, dropout=dropout
-    ):
+    for cohort in rounds(algorithm, model, data(), rounds=count, seed=seed, engine=engine, server=server, store=store, dropout=dropout):
         seen.append((cohort.accepted, cohort.absent, cohort.rejected, cohort.loss, cohort.bytes_up, cohort.bytes_down))
     kept = {f"{k}/{i}/{n}": t for k in range(len(SIZES)) for i, s in enumerate(store.get(k).values()) for n, t in s.items()}
     states = {f"{i}/{n}": t for i, s in enumerate(server.state.values()) for n, t in s.items()}
@@ -171,7 +169,9 @@ def test_a_model_with_dropout_gives_the_same_bits_in_processes() -> None:
 def test_threads_refuse_a_model_with_dropout() -> None:
     with (
         Threads(module(0.5), data(), workers=2) as threads,
-        pytest.raises(ValueError, match=r"draws random numbers of its own \(dropout\?\), which threads would share: use the engine process"),
+        pytest.raises(
+            ValueError, match=r"draws random numbers of its own \(dropout\?\), which threads would share: use the engine process"
+        ),
     ):
         run("fedavg", threads, model=module(0.5))
 

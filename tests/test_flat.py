@@ -495,7 +495,11 @@ def test_gradient_of_the_head_only_reaches_the_head() -> None:
 
 @pytest.mark.parametrize(
     ("module", "on"),
-    [(nn.Linear(2, 2), "head"), (nn.Sequential(nn.Linear(2, 2)), "body"), (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)), "head")],
+    [
+        (nn.Linear(2, 2), "head"),
+        (nn.Sequential(nn.Linear(2, 2)), "body"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).requires_grad_(False)), "head"),
+    ],
 )
 def test_an_empty_head_or_body_is_named(module: nn.Module, on: Any) -> None:
     with pytest.raises(ValueError, match=f"this model has no {on}"):

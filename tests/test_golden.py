@@ -198,7 +198,8 @@ class Given(Part):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "text"), [("expected/", "constrain"), ("expected_center/", "constrain(orthogonal=False)"), ("expected_orth/", "constrain(center=False)")]
+    ("prefix", "text"),
+    [("expected/", "constrain"), ("expected_center/", "constrain(orthogonal=False)"), ("expected_orth/", "constrain(center=False)")],
 )
 def test_projection(prefix: str, text: str, golden: Path) -> None:
     known = case(golden, "fedconst-fn-grad")

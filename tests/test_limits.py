@@ -188,7 +188,13 @@ def test_the_row_norms_of_a_constrained_model_only_grow_by_the_square_of_the_ste
 def test_the_orders_differ_as_the_paper_leaves_open() -> None:
     """As printed, w0 . dw = 0 is exact and 1 . dw = 0 is not; without the projection it is the other way round; joint has both."""
     found = {}
-    for text in ("constrain", "constrain(center=False)", "constrain(orthogonal=False)", "constrain(order=joint)", "constrain(decay=outside)"):
+    for text in (
+        "constrain",
+        "constrain(center=False)",
+        "constrain(orthogonal=False)",
+        "constrain(order=joint)",
+        "constrain(decay=outside)",
+    ):
         algorithm = accord.fedavg() + accord.read(text, "part") + accord.sgd(lr=0.1, momentum=0.9, decay=0.1)
         w0 = Flat(net()).w.clone()
         found[text] = relative_products(w0, accord.local_round(algorithm, net(), batches(5)).w - w0, net())
@@ -224,7 +230,9 @@ def test_biases_move_freely() -> None:
 # --- FedSOL ----------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["fedsol", "fedsol(on=all)", "fedsol(on=body, scale=layer)", "fedsol(by=proximal(mu=1))", "fedsol(by=control)"])
+@pytest.mark.parametrize(
+    "text", ["fedsol", "fedsol(on=all)", "fedsol(on=body, scale=layer)", "fedsol(by=proximal(mu=1))", "fedsol(by=control)"]
+)
 def test_the_first_step_of_a_round_is_a_plain_one(text: str) -> None:
     """At w = w0 nothing has drifted: Lambda = 0, so e = 0."""
     rule = accord.sgd(lr=0.1, momentum=0.9, decay=0.01)

@@ -237,7 +237,18 @@ def test_every_argument_of_every_piece_refuses_nonsense() -> None:
     for kind in ("part", "algorithm", "rule", "select", "personal", "buffers", "steps"):
         for entry in entries(kind):
             for name in entry.hints:
-                for wrong in (object(), float("nan"), float("inf"), -float("inf"), 10**400, -(10**400), "no such word", b"", [object()], {}):
+                for wrong in (
+                    object(),
+                    float("nan"),
+                    float("inf"),
+                    -float("inf"),
+                    10**400,
+                    -(10**400),
+                    "no such word",
+                    b"",
+                    [object()],
+                    {},
+                ):
                     with pytest.raises(ValueError, match=re.escape(f"{entry.name}({name}=...)") + "|missing a required argument"):
                         entry.make(**{name: wrong})
 
@@ -408,7 +419,9 @@ RULES = st.builds(
     decay=NUMBER,
     nesterov=st.booleans(),
     epochs=st.integers(1, 99),
-    steps=st.one_of(st.none(), st.integers(1, 99), st.builds(lambda a, b: read(f"uniform({a}, {a + b})", "steps"), st.integers(1, 9), st.integers(0, 9))),
+    steps=st.one_of(
+        st.none(), st.integers(1, 99), st.builds(lambda a, b: read(f"uniform({a}, {a + b})", "steps"), st.integers(1, 9), st.integers(0, 9))
+    ),
     batch=st.integers(1, 999),
     drop_last=st.booleans(),
     lr_decay=st.floats(1e-6, 1),

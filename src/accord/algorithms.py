@@ -239,6 +239,8 @@ def fedbabu(epochs: Count = 5) -> Algorithm:
 
 
 @named
-def knnper(k: Count = 5, weight: Fraction = 0.5, mix: Literal["logits", "probs"] = "logits", epochs: Annotated[int, Range(0)] = 1) -> Algorithm:
+def knnper(
+    k: Count = 5, weight: Fraction = 0.5, mix: Literal["logits", "probs"] = "logits", epochs: Annotated[int, Range(0)] = 1
+) -> Algorithm:
     """FedAvg beside a vote of each client's nearest own samples. Marfoq et al., 2022."""
     return fedavg() + KnnPer(k, weight, mix, epochs=epochs)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from accord.server import Server
 from accord.store import Store
 
-_SHARE = 50  # a checkpoint is due when the run has worked this many times as long as the last one took
+_SHARE = 100  # a checkpoint is due when the run has worked this many times as long as the last one took
 
 
 class Checkpoint:
@@ -31,7 +31,7 @@ class Checkpoint:
 
     @property
     def due(self) -> bool:
-        """Whether enough work was done since the last one to be worth saving: at most one part in 50 of the time goes to saving."""
+        """Whether enough work was done since the last one to be worth saving: at most one part in 100 of the time goes to saving."""
         return time.monotonic() - self._since > _SHARE * self._cost
 
     def save(self, server: Server, store: Store, notes: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -62,7 +62,7 @@ class Client:
         *,
         down: Mapping[Hashable, State],
         kept: Mapping[Hashable, State],
-        rng: torch.Generator,
+        rng: Callable[[], torch.Generator],
         round: int = 0,
         id: int = 0,
         samples: int = 0,
@@ -71,7 +71,7 @@ class Client:
     ) -> None:
         self.algorithm, self.rule, self.model, self.w0 = algorithm, algorithm.rule, model, w0
         self.w, self.g, self.layout = model.w, model.g, model.layout
-        self.down, self.rng, self.round, self.id, self.samples = down, rng, round, id, samples
+        self.down, self._rng, self.round, self.id, self.samples = down, rng, round, id, samples
         self.relative, self._data = relative, data
         self.kept: dict[Hashable, State] = {p: kept[p] if p in kept else p.client_state(w0) for p in algorithm.all_parts}
         if self.rule in kept:
@@ -89,6 +89,11 @@ class Client:
         self._losses = 0
         self._others: dict[str, Flat] = {}
         self._answers: dict[tuple[str, bool], tuple[Tensor, Output]] = {}
+
+    @cached_property
+    def rng(self) -> torch.Generator:
+        """This client's own random numbers in this round, for parts that draw."""
+        return self._rng()
 
     def train(self, batches: Iterable[Batch]) -> None:
         """One whole round: begin, the local loop over these batches, end."""
@@ -109,8 +114,7 @@ class Client:
                 gradient = partial(part.gradient, self, inner=gradient)
         update = self.rule.start(self)
         moved = [part.moved for part in self.algorithm.parts if part.has("moved")]
-        self.model.module.train()
-        self.algorithm.buffers.prepare(self.model.module)
+        self.model.mode(True, self.algorithm.buffers)
         for batch in batches:
             self.decayed = False
             gradient(batch)
@@ -268,7 +272,7 @@ class Client:
         The mean is over samples, or with `by_batch` over the means of batches. The weights, `g` and the statistics are left as they were.
         """
         before, total, value, count = self.g.clone(), torch.zeros_like(self.g), 0.0, 0
-        self.model.module.eval()
+        self.model.mode(False)
         for batch in self.all_batches(size):
             out = self.forward(batch.x)
             loss = sum((part.loss(self, batch, out) for part in parts), start=out.logits.new_zeros(()))
@@ -277,8 +281,7 @@ class Client:
             weight = 1 if by_batch else len(batch.y)
             total.add_(self.g, alpha=weight)
             value, count = value + weight * float(loss.detach()), count + weight
-        self.model.module.train()
-        self.algorithm.buffers.prepare(self.model.module)
+        self.model.mode(True, self.algorithm.buffers)
         self.g.copy_(before)
         return total.div_(max(count, 1)), value / max(count, 1)
 
@@ -297,7 +300,7 @@ class Client:
             start,
             down=first_down(algorithm, start),
             kept={},
-            rng=self.rng,
+            rng=lambda: self.rng,
             id=self.id,
             samples=self.samples,
             relative=self.relative,
@@ -347,7 +350,7 @@ def local_round(
         start,
         down={**first_down(algorithm, start), **(down or {})},
         kept=kept or {},
-        rng=stream(seed, "client", round, 0),
+        rng=lambda: stream(seed, "client", round, 0),
         round=round,
         samples=sum(len(y) for _, y in batches),
         data=partial(_pieces, batches if data is None else [data]),
@@ -363,7 +366,7 @@ def _pieces(batches: Sequence[tuple[Tensor, Tensor]], size: int) -> Iterator[Bat
     once = list({id(x): (x, y) for x, y in batches}.values())
     if once:
         x, y = torch.cat([x for x, _ in once]), torch.cat([y for _, y in once])
-        yield from (Batch(*pair) for pair in zip(x.split(size), y.split(size), strict=True))
+        yield from (Batch(x[at : at + size], y[at : at + size]) for at in range(0, len(y), size))
 
 
 def first_down(algorithm: Algorithm, w: Tensor) -> dict[Hashable, State]:

@@ -77,6 +77,7 @@ class Cohort:
         self.algorithm, self.w, self.b, self.population, self.round = algorithm, w, b, population, round
         self.state: dict[Hashable, State] = dict(state)
         self.clients = list(clients)
+        self._expected = set(self.clients)
         self.absent: list[int] = []
         self.rejected: dict[int, str] = {}
         self.accepted: list[int] = []
@@ -94,29 +95,36 @@ class Cohort:
 
     def take(self, reply: Reply) -> list[Reply]:
         """Add a reply as soon as those before it are in; returns the replies that were accepted by this call."""
-        if reply.client not in self.clients or reply.client in self._waiting:
-            raise AssertionError(f"client {reply.client} was not asked, or answered twice")
+        assert reply.client in self._expected, f"client {reply.client} was not asked, or answered twice"
+        self._expected.discard(reply.client)
         self._waiting[reply.client] = reply
         taken = []
         while self._next < len(self.clients) and self.clients[self._next] in self._waiting:
             ready = self._waiting.pop(self.clients[self._next])
             self._next += 1
-            fault = ready.fault(self.w.numel(), self.b.numel())
-            if fault is not None:
+            fault = ready.fault(self.w.numel(), self.b.numel()) or self._add(ready)
+            if fault is None:
+                taken.append(ready)
+            else:
                 self.rejected[ready.client] = fault
-                continue
-            self._add(ready)
-            taken.append(ready)
         return taken
 
-    def _add(self, reply: Reply) -> None:
+    def _add(self, reply: Reply) -> str | None:
+        """Add a sound reply to the sums, or say what else is wrong with it and add nothing."""
         reply.delta = reply.w - self.w
+        found: dict[tuple[Part, str], tuple[float, Tensor]] = {}
         for part in self.algorithm.all_parts:
-            for name, (weight, tensor) in part.sums(reply).items():
-                weights, total = self._totals.get((part, name), (0.0, None))
-                if total is None:
-                    total = torch.zeros_like(tensor, dtype=torch.float64)
-                self._totals[part, name] = (weights + weight, total.add_(tensor, alpha=weight))
+            try:
+                found |= {(part, name): pair for name, pair in part.sums(reply).items()}
+            except KeyError as missing:
+                return f"did not send what {part.name} needs ({missing})"
+        for (part, name), (_, tensor) in found.items():
+            known = self._totals.get((part, name))
+            if known is not None and known[1].shape != tensor.shape:
+                return f"sent {part.name}'s {name} in shape {tuple(tensor.shape)}; the others sent {tuple(known[1].shape)}"
+        for key, (weight, tensor) in found.items():
+            weights, total = self._totals.get(key) or (0.0, torch.zeros_like(tensor, dtype=torch.float64))
+            self._totals[key] = (weights + weight, total.add_(tensor, alpha=weight))
         if reply.b.numel():
             self._statistics.add_(reply.b - self.b, alpha=reply.samples)
         self.bytes_up += sum(t.nbytes for t in reply.tensors())
@@ -125,6 +133,7 @@ class Cohort:
         self.losses.append(reply.loss)
         if self._keep:
             self.replies.append(reply)
+        return None
 
     def sum(self, part: Part, name: str) -> Tensor:
         """The sum over the accepted replies of weight times tensor, as named by `part.sums`."""

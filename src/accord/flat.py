@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from accord.buffers import Buffers
+
 On: TypeAlias = Literal["all", "head", "body"]
 
 
@@ -126,6 +128,7 @@ class Flat:
             raise ValueError(f"the trainable parameters must share one type and device; this model has {found}")
         first = next(iter(self.parameters.values()))
         self.layout = Layout.of(self.parameters, head_of(module))
+        self._mode: tuple[bool, str | None] | None = None
         self.w = torch.empty(self.layout.size, dtype=first.dtype, device=first.device)
         self.g = torch.zeros_like(self.w)
         for p, v, d in zip(self.parameters.values(), self.layout.views(self.w), self.layout.views(self.g), strict=True):
@@ -170,6 +173,15 @@ class Flat:
             hook.remove()
         plain = len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][1] is out.logits
         return (seen[0][0][0] if plain else None), out
+
+    def mode(self, train: bool, buffers: Buffers | None = None) -> None:
+        """Put the module in training or evaluation mode, if it is not in it already."""
+        policy = buffers.policy if buffers and train else None
+        if self._mode != (train, policy):
+            self.module.train(train)
+            if buffers is not None and train:
+                buffers.prepare(self.module)
+            self._mode = (train, policy)
 
     def load(self, w: Tensor, b: Tensor | None = None) -> None:
         """Take these weights and statistics."""

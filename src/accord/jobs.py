@@ -19,7 +19,7 @@ from accord.data.federation import Federation
 from accord.data.pool import Pool
 from accord.flat import Flat, logits
 from accord.part import State
-from accord.seeds import stream
+from accord.seeds import number, seed_module, stream
 
 Kept: TypeAlias = Mapping[Hashable, State]
 CHUNK = 500  # samples a forward pass when nothing is learned
@@ -70,23 +70,22 @@ class Job:
 
     def client(self, worker: Worker, client: int, kept: Kept) -> Client:
         """The client at the start of its round: the global weights, its own state, its own randomness."""
-        rng = stream(self.seed, "client", self.round, client)
-        torch.set_rng_state(self.module_stream(client).get_state())
         device = worker.device
+        seed_module(number(self.seed, "module", self.round, client), device)
         w0 = self.w.to(device)
         worker.model.load(w0, self.b)
-        index, sizes = worker.federation.clients[client], worker.federation.clients.sizes[: worker.federation.population]
+        index = worker.federation.clients[client]
         return Client(
             self.algorithm,
             worker.model,
             w0,
             down=_to(self.down, device),
             kept=_to(kept, device),
-            rng=rng,
+            rng=lambda: stream(self.seed, "client", self.round, client),
             round=self.round,
             id=client,
             samples=len(index),
-            relative=len(index) / max(float(sizes.double().mean()), 1e-9),
+            relative=len(index) / max(worker.federation.mean_size, 1e-9),
             data=lambda size: worker.place(worker.federation.train.batches(index, size)),
         )
 
@@ -174,7 +173,7 @@ class Evaluate(Job):
         if self.of == "test":
             index = torch.arange(client * CHUNK, min((client + 1) * CHUNK, len(federation.test)))
             worker.model.load(self.w.to(worker.device), self.b)
-            worker.model.module.eval()
+            worker.model.mode(False)
             return self.score(worker, federation.test, index, lambda x: logits(worker.model.module(x)))
         me = self.client(worker, client, kept)
         if self.of == "personal":
@@ -184,7 +183,7 @@ class Evaluate(Job):
             )
         else:
             predict = lambda x: me.forward(x).logits  # noqa: E731
-        me.model.module.eval()
+        me.model.mode(False)
         pool, index = (federation.train, federation.clients[client]) if self.of == "train" else (federation.own, federation.tests[client])
         return self.score(worker, pool, index, predict)
 

@@ -90,7 +90,7 @@ class KnnPer(Personal):
     def fit(self, client: Client, batches: Callable[[int], Iterable[Batch]]) -> Predict:
         if self.epochs:
             Finetune(self.epochs, lr=self.lr).fit(client, batches)
-        client.model.module.eval()
+        client.model.mode(False)
         with torch.no_grad():
             seen = [(self.features(client, batch.x), batch.y) for batch in client.all_batches()]
         if not seen:

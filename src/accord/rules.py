@@ -84,24 +84,18 @@ class SGD(Rule):
         w, g, spans = client.w, client.g, client.layout.spans(self.on)
         v = self._velocity(client) if self.momentum else None
         ws, gs = [w[s] for s in spans], [g[s] for s in spans]
-        vs = [None if v is None else v[s] for s in spans]
-        fused = w.device.type in ("cpu", "cuda")
+        vs = [] if v is None else [v[s] for s in spans]
+        constants = {"momentum": self.momentum, "lr": client.lr, "dampening": 0.0, "nesterov": self.nesterov, "maximize": False}
+        fused = getattr(torch, "_fused_sgd_", None) if w.device.type in ("cpu", "cuda") else None
 
         def update() -> None:
             if self.clip is not None:
                 g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
-            sgd(  # type: ignore[no-untyped-call]
-                ws,
-                gs,
-                vs,
-                fused=fused,
-                weight_decay=0.0 if client.decayed else self.decay,
-                momentum=self.momentum,
-                lr=client.lr,
-                dampening=0.0,
-                nesterov=self.nesterov,
-                maximize=False,
-            )
+            decay = 0.0 if client.decayed else self.decay
+            if fused is None:
+                sgd(ws, gs, vs or [None] * len(ws), weight_decay=decay, **constants)  # type: ignore[no-untyped-call,arg-type]
+            else:
+                fused(ws, gs, vs, weight_decay=decay, is_first_step=False, **constants)
 
         return update
 

@@ -23,6 +23,14 @@ def stream(seed: int, *keys: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(number(seed, *keys))
 
 
+def seed_module(seed: int, device: torch.device) -> None:
+    """Seed what modules draw from by themselves, as dropout does."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def numpy_stream(seed: int, *keys: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose."""
     return np.random.default_rng(number(seed, *keys))

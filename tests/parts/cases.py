@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import accord
 import torch
+from torch import Tensor
+
+import accord
 from accord.flat import Flat, Layout
 from test_golden import Case, Local, case, deals, tiny, train
-from torch import Tensor
 
 States = Mapping[str, Mapping[str, str]]  # a part's text -> a state's name -> the prefix of its arrays, or `-prefix` for minus them
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import accord
 import pytest
 import torch
 from cases import case, close, compare, local
+from torch import Tensor
+
+import accord
 from small import batches, net
 from test_golden import TinyNet
-from torch import Tensor
 
 
 def test_the_programs_linear_form(golden: Path) -> None:
@@ -65,7 +66,9 @@ def test_strict(prefix: str, arguments: str, golden: Path) -> None:
     compare(known, layout, corrected(start, target, f"constrain({arguments})"), prefix)
 
 
-@pytest.mark.parametrize(("prefix", "arguments"), [("expected/", ""), ("expected_center/", "orthogonal=False, "), ("expected_sphere/", "center=False, ")])
+@pytest.mark.parametrize(
+    ("prefix", "arguments"), [("expected/", ""), ("expected_center/", "orthogonal=False, "), ("expected_sphere/", "center=False, ")]
+)
 def test_sphere(prefix: str, arguments: str, golden: Path) -> None:
     known = case(golden, "fedconst-fn-sphere")
     layout = accord.Flat(TinyNet()).layout

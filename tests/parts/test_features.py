@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import accord
 import pytest
 import torch
 import torch.nn.functional as F
-from accord.parts.mixup import Mixup
 from cases import case, close, compare, local, vector
+from torch import Tensor, nn
+
+import accord
+from accord.parts.mixup import Mixup
 from small import batches, net
 from test_golden import Case
-from torch import Tensor, nn
 
 RULE = accord.sgd(lr=0.05, momentum=0.9, decay=0.01)
 

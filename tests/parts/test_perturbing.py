@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import accord
 import pytest
 import torch
-from accord.algorithms import fedsol_a1, fedsol_a2, fedsol_a3, fedsol_a4, fedsol_a5, fedsol_a6
 from cases import case, close, compare
+from torch import Tensor
+
+import accord
+from accord.algorithms import fedsol_a1, fedsol_a2, fedsol_a3, fedsol_a4, fedsol_a5, fedsol_a6
 from reference import Weights, cross_entropy, divergence, gradient, norm
 from small import batches, client_at, net
 from test_golden import tiny
-from torch import Tensor
 
 RULE = accord.sgd(lr=1.0, momentum=0.0)
 
@@ -107,7 +108,9 @@ def test_projection_takes_out_only_what_is_against() -> None:
     g = one_gradient(accord.fedavg(), flat0, flat0, x, y)
     for sign in (1.0, -1.0):
         away = flat0 + sign * g  # the proximal gradient at this point is along sign g, and small
-        found, plain = (one_gradient(a, flat0, flat0 + 1e-3 * (away - flat0), x, y) for a in (accord.projection(accord.proximal(1.0)), accord.fedavg()))
+        found, plain = (
+            one_gradient(a, flat0, flat0 + 1e-3 * (away - flat0), x, y) for a in (accord.projection(accord.proximal(1.0)), accord.fedavg())
+        )
         if sign > 0:
             close(found, plain, 1e-12)
         else:
@@ -123,9 +126,7 @@ def test_fedsol_by_any_part_runs_that_parts_server_side(by: str) -> None:
     w, kept, state, found = accord.Flat(net()).w.clone(), {}, None, []
     for r in range(3):
         down = {p: {n: state[p][n] for n in p.sends} for p in algorithm.all_parts if p.sends} if state else None
-        replies = [
-            accord.local_round(algorithm, net(), batches(3, seed=k), w0=w, down=down, kept=kept.get(k), round=r) for k in range(2)
-        ]
+        replies = [accord.local_round(algorithm, net(), batches(3, seed=k), w0=w, down=down, kept=kept.get(k), round=r) for k in range(2)]
         plain = accord.local_round(accord.fedavg() + accord.sgd(lr=0.05), net(), batches(3), w0=w)
         found.append(float((replies[0].w - plain.w).abs().max()))
         kept = {k: reply.kept for k, reply in enumerate(replies)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
-import accord
 import numpy as np
 import pytest
 import torch
 from cases import case, close, compare, stepped, vector
-from test_golden import tiny
 from torch import Tensor
+
+import accord
+from test_golden import tiny
 
 
 def test_fedavgm_heavy_ball(golden: Path) -> None:
@@ -106,7 +108,7 @@ def test_fedoptz(name: str, golden: Path) -> None:
     algorithm = accord.fedoptz(h["alpha"], means="batches") + accord.sgd(lr=h["lr"], momentum=h["momentum"])
     ends, replies = np.cumsum([0, *h["n_k"]]), []
     layout = accord.Flat(tiny(known)).layout
-    for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(ends)):
         x, y = known.arrays["x"][a:b], known.arrays["y"][a:b]
         deal = [pair for pair in zip(x.split(4), y.split(4), strict=True) if len(pair[1]) == 4]
         replies.append(accord.local_round(algorithm, tiny(known), deal, data=(x, y)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import accord
 import pytest
 import torch
 from cases import case, close, compare, local, run, vector
+
+import accord
 from test_golden import Case, tiny
 
 STEPS = accord.sgd(lr=0.05, momentum=0.9, decay=0.001)
@@ -123,7 +124,13 @@ def test_feddyn_server(golden: Path) -> None:
 
 def test_feddyn_run(golden: Path) -> None:
     part = "dynamic(alpha=0.1)"
-    run(golden, "run_feddyn", "feddyn(0.1, samples)", {part: {"h": "message/{round}/h_server/"}}, {part: {"h": "message/{round}/h/{client}/"}})
+    run(
+        golden,
+        "run_feddyn",
+        "feddyn(0.1, samples)",
+        {part: {"h": "message/{round}/h_server/"}},
+        {part: {"h": "message/{round}/h/{client}/"}},
+    )
 
 
 def test_scaffold_after_the_step(golden: Path) -> None:

@@ -130,6 +130,11 @@ class Federation:
         return float((held / held.sum(1, keepdim=True) - pooled).abs().sum(1).mean() / 2)
 
     @cached_property
+    def mean_size(self) -> float:
+        """The mean number of training samples of the clients that take part."""
+        return float(self.clients.starts[self.population]) / max(self.population, 1)
+
+    @cached_property
     def fingerprint(self) -> str:
         """A short text that two federations share if and only if their samples are split alike."""
         digest = hashlib.sha256(f"{self.population} {self.classes} {self.about.get('shift', '')}".encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class Shards:
         """`starts` as plain numbers, which are quicker to read one by one."""
         return self.starts.tolist()
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """How many indices each client has."""
         return self.starts.diff()

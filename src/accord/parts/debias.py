@@ -20,8 +20,9 @@ class Debias(Part):
     """g - mu_k h_k, with h_k <- h_k / (t - t_k) + (w0 - w_k) after each round. AdaBest: Varno et al., 2022.
 
     t - t_k is the number of rounds since the client's last one. The server takes m - beta (m' - m), m being the mean of the models
-    and m' the mean of the round before (at first the initial model). mu_k = mu n / n_k, n the mean number of samples in all answers so far, as in the authors' program; their paper has mu inside h.
-    The mean inside should be uniform. Constants of the program's last version; its example runs mu = 0.01, beta = 0.6.
+    and m' the mean of the round before (at first the initial model). mu_k = mu n / n_k, n being the mean number of samples in all
+    answers so far, as in the authors' program; their paper has mu inside h. The mean inside should be uniform. The constants are
+    those of the program's last version; its example runs mu = 0.01, beta = 0.6.
     """
 
     mu: NonNegative = 0.1

@@ -46,4 +46,5 @@ class Mixup(Part):
             return out.logits.new_zeros(())
         lam, partner = client.memo[self, "partner"]
         scores = out.logits.flatten(0, -2)
-        return (1 - lam) * (F.cross_entropy(scores, partner.flatten()) - F.cross_entropy(scores, batch.y.flatten()))
+        change: Tensor = F.cross_entropy(scores, partner.flatten()) - F.cross_entropy(scores, batch.y.flatten())
+        return change.mul(1 - lam)

@@ -19,7 +19,7 @@ from accord.recipe import named
 
 @named
 class Perturb(Part):
-    """g(w + e) in place of g(w), where e = rho Lambda . p / ||p|| and p is the gradient of the loss `by`, or what the part `by` adds to one.
+    """g(w + e) in place of g(w), where e = rho Lambda . p / ||p|| and p is the gradient of the loss `by`, or what that part adds to one.
 
     `by=task` is SAM (Foret et al., 2021; FedSAM: Qu et al., 2022); `by=distil(tau=3)` with `adaptive="drift"` is FedSOL (Lee et al.,
     2024); any other part may stand there, and its own server side runs with it. Only the weights named by `on` are moved. Lambda is

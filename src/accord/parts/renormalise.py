@@ -25,4 +25,5 @@ class Renormalise(Part):
 
     def aggregate(self, cohort: Cohort, inner: Step) -> Tensor:
         d = inner(cohort)
-        return d * (cohort.mean(self, "length") / d.norm().clamp(min=torch.finfo(d.dtype).tiny))
+        factor: Tensor = cohort.mean(self, "length") / d.norm().clamp(min=torch.finfo(d.dtype).tiny)
+        return d * factor
