@@ -60,9 +60,12 @@ class Workload:
         )
 
 
+_IMAGES = "synthetic_images(samples=10000, shape=(3, 32, 32))"
 WORKLOADS = {
-    "lenet": Workload("(a) LeNet-5, 20 clients x 500 images of 3x32x32", "synthetic_images(samples=10000)", 20, 5, 50, "lenet5(bias=True)", 8),
-    "cnn": Workload("(b) two-convolution CNN, 20 clients x 500 images of 3x32x32", "synthetic_images(samples=10000)", 20, 5, 50, "cnn", 1),
+    "lenet": Workload(
+        "(a) LeNet-5, 20 clients x 500 images of 3x32x32", "synthetic_images(samples=10000)", 20, 5, 50, "lenet5(bias=True)", 8
+    ),
+    "cnn": Workload("(b) two-convolution CNN, 20 clients x 500 images", _IMAGES, 20, 5, 50, "cnn", 1),
     "digits": Workload("(c) digits, MLP, 100 clients", "digits", 100, 20, 10, "mlp", 150),
 }
 
@@ -166,10 +169,8 @@ def report(work: Workload, speeds: dict[str, list[float]]) -> None:
     for name, values in speeds.items():
         other = "one loop by hand" if name in ("one loop by hand", "accord, process") else "two loops by hand"
         ratios = [a / b for a, b in zip(values, speeds[other], strict=True)]
-        low, high = min(ratios), max(ratios)
-        print(
-            f"  {name:32} {statistics.median(values):9,.0f} samples/s   {statistics.median(ratios):.3f} of {other} ({low:.2f} to {high:.2f})"
-        )
+        median, low, high = statistics.median(ratios), min(ratios), max(ratios)
+        print(f"  {name:32} {statistics.median(values):9,.0f} samples/s   {median:.3f} of {other} ({low:.2f} to {high:.2f})")
 
 
 def overhead(work: Workload) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from accord.algorithm import Algorithm
 from accord.client import Client, first_down
 from accord.cohort import Reply
@@ -16,7 +19,6 @@ from accord.engines.process import Process
 from accord.flat import Flat, Output
 from accord.seeds import stream
 from accord.server import Server, rounds
-from torch import Tensor, nn
 
 
 class Net(nn.Module):
@@ -63,7 +65,7 @@ def federation(sizes: Sequence[int] = (7, 12, 3, 18, 9, 5, 11), *, dtype: torch.
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     y = torch.where(torch.arange(total) % 3 > 0, owner % classes, y)
     ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-    shards = Shards.of([list(range(a, b)) for a, b in zip(ends, ends[1:], strict=False)])
+    shards = Shards.of([list(range(a, b)) for a, b in itertools.pairwise(ends)])
     pool, test = Pool(x, y), Pool(*samples(40, seed=2, classes=classes, dtype=dtype))
     return Federation(pool, shards, len(sizes), classes, test, pool, shards)
 

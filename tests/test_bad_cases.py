@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
-import accord
 import pytest
 import torch
+from torch import Tensor, nn
+
+import accord
 from accord.flat import Flat
 from accord.jobs import Evaluate, Train, Worker
 from accord.server import Server, rounds
 from accord.store import Store
 from small import batches, client_at, copies, federation, identical, net, samples, train
-from torch import Tensor, nn
 
 TEXTS = [
     "fedavg",
@@ -158,10 +160,9 @@ def test_a_row_of_zeros_or_of_equal_weights_is_only_centred(order: Any) -> None:
 # --- weight decay ----------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class Twice(accord.Part):
     """Takes the gradient twice and keeps the second, as a part that is not registered."""
-
-    __dataclass_fields__: dict[str, Any] = {}
 
     def gradient(self, client: accord.Client, batch: accord.Batch, inner: accord.Gradient) -> None:
         inner(batch)
@@ -201,13 +202,11 @@ def test_statistics_are_those_of_the_unperturbed_weights() -> None:
     assert plain.b.equal(sam.b)
 
 
+@dataclass(frozen=True, eq=False)
 class Recorder(accord.Part):
     """Notes what the frozen global model answers, as a part that is not registered."""
 
-    __dataclass_fields__: dict[str, Any] = {}
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
+    seen: list[Tensor] = field(default_factory=list)
 
     def loss(self, client: accord.Client, batch: accord.Batch, out: accord.Output) -> Tensor:
         self.seen.append(client.look("global", client.w0, batch.x).logits)
@@ -257,7 +256,7 @@ def test_local_statistics_stay_with_their_client() -> None:
 
 
 def test_frozen_statistics_never_change_and_are_the_ones_used() -> None:
-    server, store, seen = statistics_after("freeze", 2)
+    _, store, seen = statistics_after("freeze", 2)
     assert all(b.equal(seen[0]) for b in seen)
     assert store.get(0) == {}
     module, deal = net(norm=True), batches(1)
@@ -287,7 +286,7 @@ def test_a_batch_of_one_image_under_batchnorm_is_left_out_with_a_reason_or_train
 @pytest.mark.parametrize("text", ["fedsol", "fedavg + sgd(on=head)", "fedavg + sgd(on=body)", "fedavg + perturb(on=body)"])
 def test_a_missing_head_is_named(text: str) -> None:
     model = nn.Linear(50, 4).double() if "head" in text or text == "fedsol" else nn.Sequential(nn.Linear(50, 4).double())
-    with pytest.raises(ValueError, match="this model has no (head|body): its last child"):
+    with pytest.raises(ValueError, match=r"this model has no (head|body): its last child"):
         accord.local_round(accord.read(text), model, batches(2))
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-import accord
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import accord
 from accord.cohort import Cohort, Reply, finite
 from accord.flat import Flat
 from accord.jobs import Train
 from accord.server import Server, first_state, rounds
-from hypothesis import given
-from hypothesis import strategies as st
 from small import Backwards, batches, federation, identical, net, train
-from torch import Tensor
 
 SIZE, PEOPLE = 40, 6
 ALGORITHMS = [accord.fedavg(), accord.fedavg("uniform"), accord.scaffold(), accord.read("scaffold + constrain + perturb")]
@@ -178,7 +180,7 @@ def test_all_bad_stops_with_the_reason(how: str) -> None:
     made.round = 4
     for reply in replies(algorithm):
         assert made.take(broken(reply, how)) == []
-    with pytest.raises(ValueError, match="round 5: no client gave a usable answer .*client 0 .*client 10 .*client 20") as stopped:
+    with pytest.raises(ValueError, match=r"round 5: no client gave a usable answer .*client 0 .*client 10 .*client 20") as stopped:
         made.step()
     assert "client 30" not in str(stopped.value)
 
@@ -213,7 +215,7 @@ def test_a_run_goes_on_without_the_client_that_diverges() -> None:
 def test_a_run_in_which_all_diverge_stops_with_the_reason() -> None:
     data = federation((8, 8), dtype=torch.float32)
     data.train.x.mul_(1e38)
-    with pytest.raises(ValueError, match="round 1: no client gave a usable answer .*not finite"):
+    with pytest.raises(ValueError, match=r"round 1: no client gave a usable answer .*not finite"):
         train(accord.fedavg() + accord.sgd(lr=1e9), net(dtype=torch.float32), data, 2)
 
 
@@ -272,11 +274,11 @@ def test_server_step_adds_up_to_what_rounds_does() -> None:
 # --- parts that read every answer ------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class Median(accord.Part):
     """The coordinate-wise median of the clients' updates, as a part that is not registered."""
 
-    reads_all = True
-    __dataclass_fields__: dict[str, Any] = {}
+    reads_all: ClassVar[bool] = True
 
     def aggregate(self, cohort: Cohort, inner: accord.Step) -> Tensor:
         return torch.stack([r.delta for r in cohort.replies]).median(0).values

@@ -8,9 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import accord
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import accord
 from accord.engines import processes
 from accord.engines.plan import Task, plan
 from accord.engines.process import Process
@@ -21,10 +25,7 @@ from accord.jobs import Evaluate, Train
 from accord.recipe import entries
 from accord.server import Server, rounds
 from accord.store import Store
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small import Backwards, Net, federation, net
-from torch import nn
 
 SIZES = (7, 12, 3, 18, 9, 5, 11)
 TEXTS = [
@@ -91,9 +92,13 @@ def test_clients_that_fail_to_answer_are_the_same_everywhere(text: str, engine: 
     assert run(text, engine, dropout=0.4) == wanted(text, 0.4)
 
 
-@pytest.mark.parametrize("entry", [e for e in entries("algorithm") if e.make.__module__ == "accord.algorithms"], ids=lambda e: e.name)
-def test_every_algorithm_gives_the_same_bits(entry: Any, engine: Any) -> None:
-    text = f"{entry.name} + uniform(4) + sgd(lr=0.02, batch=5)"
+ALGORITHMS = [e.name for e in entries("algorithm") if e.make.__module__ == "accord.algorithms"]
+
+
+@pytest.mark.parametrize("engine", ["threads-3", "processes-2"], indirect=True)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_gives_the_same_bits(name: str, engine: Any) -> None:
+    text = f"{name} + uniform(4) + sgd(lr=0.02, batch=5)"
     assert run(text, engine, count=2) == run(text, count=2)
 
 

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, get_args, get_origin
 
-import accord
 import pytest
 import torch
+from torch import Tensor
+
+import accord
 from accord.algorithm import Algorithm
 from accord.client import first_down
 from accord.flat import Flat
@@ -20,7 +22,6 @@ from accord.part import Part
 from accord.recipe import Entry, entries, read
 from accord.server import Server, first_state, rounds
 from small import batches, copies, federation, identical, net, train
-from torch import Tensor
 
 PARTS = [e for e in entries("part") if e.make.__module__.startswith("accord.parts.")]
 ALGORITHMS = [e for e in entries("algorithm") if e.make.__module__ == "accord.algorithms"]
@@ -187,7 +188,7 @@ def test_no_strength_is_fedavg_bit_for_bit(entry: Entry) -> None:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - INNERMOST))
 def test_strength_changes_something(name: str) -> None:
     """The counterpart: with its example settings a part is not FedAvg."""
-    reply, w, state = a_round(onion(name))
+    reply, w, _ = a_round(onion(name))
     plain, w_plain, _ = a_round(onion())
     if name == "distil":  # at w = w0 its gradient is round-off; it shows from the second step on
         assert (reply.w - plain.w).abs().max() > 1e-6

@@ -7,16 +7,17 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import accord
 import pytest
 import torch
 import torch.nn.functional as F
-from accord.flat import Flat, Layout, digest, head_of, logits
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from small import net, same
 from torch import Tensor, nn
+
+import accord
+from accord.flat import Flat, Layout, digest, head_of, logits
+from small import net, same
 
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=4).map(tuple), max_size=6)
 

@@ -7,6 +7,7 @@ the end.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,16 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import accord
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
+import accord
 from accord.client import Client
 from accord.flat import Flat, Layout
 from accord.part import Part
 from small import client_at
-from torch import Tensor, nn
 
 
 class TinyNet(nn.Module):
@@ -185,13 +187,11 @@ def test_one_perturbed_step(name: str, text: str, golden: Path) -> None:
 # --- the constraint alone --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
 class Given(Part):
     """A part whose gradient is a given vector."""
 
-    __dataclass_fields__: Mapping[str, Any] = {}
-
-    def __init__(self, g: Tensor) -> None:
-        self.g = g
+    g: Tensor
 
     def gradient(self, client: Client, batch: accord.Batch, inner: accord.Gradient) -> None:
         client.g.copy_(self.g)
@@ -270,7 +270,7 @@ def test_uniform_mean_of_trained_clients(golden: Path) -> None:
     algorithm = accord.read("fedavg(uniform)") + accord.sgd(lr=h["lr"], momentum=h["momentum"])
     ends = np.cumsum([0, *h["n_k"]])
     replies = []
-    for a, b in zip(ends, ends[1:], strict=False):
+    for a, b in itertools.pairwise(ends):
         x, y = known.arrays["x"][a:b], known.arrays["y"][a:b]
         deal = [pair for pair in zip(x.split(h["batch_size"]), y.split(h["batch_size"]), strict=True) if len(pair[1]) == h["batch_size"]]
         replies.append(accord.local_round(algorithm, module, deal))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
-import accord
 import pytest
-import reference
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import accord
+import reference
 from accord.flat import Flat
 from accord.jobs import Train
 from accord.part import Part
 from accord.server import Server, rounds
 from accord.store import Store
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from small import batches, client_at, federation, net, train
-from torch import Tensor, nn
 
 # --- SCAFFOLD --------------------------------------------------------------------------------------------------------------------------
 
@@ -55,10 +57,9 @@ class Points(nn.Module):
         return self.point.expand(len(x), -1)
 
 
+@dataclass(frozen=True, eq=False)
 class Parabola(Part):
     """The loss (1 / 2) sum_j a_j (w_j - m_j)^2; a sample's first half is a, its second half m."""
-
-    __dataclass_fields__: dict[str, Any] = {}
 
     def loss(self, client: accord.Client, batch: accord.Batch, out: accord.Output) -> Tensor:
         a, m = batch.x.chunk(2, dim=1)
@@ -244,13 +245,11 @@ def test_the_first_step_of_a_round_is_a_plain_one(text: str) -> None:
     assert not three[0].equal(three[1])
 
 
+@dataclass(frozen=True, eq=False)
 class Watch(Part):
     """Notes where the gradient is taken, as a part that stands inside another."""
 
-    __dataclass_fields__: dict[str, Any] = {}
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
+    seen: list[Tensor] = field(default_factory=list)
 
     def gradient(self, client: accord.Client, batch: accord.Batch, inner: accord.Gradient) -> None:
         self.seen.append(client.w.clone())
@@ -290,7 +289,8 @@ def test_the_perturbation_is_as_long_as_it_says_and_nowhere_else(on: Any, adapti
 def test_perturbed_weights_come_back_exactly() -> None:
     client = client_at(accord.fedsam(), net(), Flat(net()).w, Flat(net(seed=4)).w)
     before = client.w.clone()
-    with pytest.raises(KeyError), client.shifted(torch.randn_like(before) * 1e6):
-        assert not client.w.equal(before)
-        raise KeyError
+    block = client.shifted(torch.randn_like(before) * 1e6)
+    block.__enter__()
+    assert not client.w.equal(before)
+    assert not block.__exit__(None, None, None)
     assert client.w.equal(before)

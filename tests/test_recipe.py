@@ -8,12 +8,13 @@ import sys
 import warnings
 from typing import Any
 
-import accord
 import pytest
-from accord.check import Count, Fraction, NonNegative, Positive, Whole, check
-from accord.recipe import entries, names, read, snake
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
+import accord
+from accord.check import Count, Fraction, NonNegative, Positive, Whole, check
+from accord.recipe import entries, names, read, snake
 
 SPACES = st.sampled_from(["", " ", "  "])
 
@@ -227,10 +228,7 @@ def test_only_a_text_is_read(wrong: Any) -> None:
 
 def test_wide_letters_are_the_same_letters_or_none() -> None:
     """Python itself reads such letters as the plain ones; nothing else may come of them."""
-    try:
-        assert read("ｆｅｄａｖｇ") == accord.fedavg()
-    except ValueError:
-        pass
+    assert outcome("ｆｅｄａｖｇ") in (None, accord.fedavg())
 
 
 def test_every_argument_of_every_piece_refuses_nonsense() -> None:
@@ -290,7 +288,7 @@ def test_a_name_is_given_once() -> None:
     class Task(accord.Part):
         """Another thing of the same name."""
 
-    with pytest.raises(ValueError, match="the part name 'task' is taken by accord.parts.task"):
+    with pytest.raises(ValueError, match=r"the part name 'task' is taken by accord.parts.task"):
         accord.named(Task)
     assert read("task", "part") == accord.task()
 
@@ -304,15 +302,50 @@ def outcome(text: str) -> Any:
         warnings.simplefilter("ignore")
         try:
             return read(text)
-        except ValueError as refused:
-            assert str(refused)
+        except ValueError:
             return None
 
 
 WORDS = st.sampled_from(
     [
         *(name for kind in ("algorithm", "part", "rule", "select", "personal", "buffers", "steps") for name in names(kind)),
-        *"( ) [ ] { } , = + - * ** . : ; := @ # \\ ' \" \n \t lambda for in if else not None True False nan inf await yield import".split(),
+        *[
+            "(",
+            ")",
+            "[",
+            "]",
+            "{",
+            "}",
+            ",",
+            "=",
+            "+",
+            "-",
+            "*",
+            "**",
+            ".",
+            ":",
+            ";",
+            ":=",
+            "@",
+            "#",
+            "\\",
+            "'",
+            '"',
+            "lambda",
+            "for",
+            "in",
+            "if",
+            "else",
+            "not",
+            "None",
+            "True",
+            "False",
+            "nan",
+            "inf",
+            "await",
+            "yield",
+            "import",
+        ],
         *["mu", "rho", "by", "on", "head", "lr", "steps", "f'{", "b'", "__import__", "os", "system", "__class__", "eval", "exec", "open"],
         *["0", "1", "-1", "1e999", "1j", "0x7f", "1_0", "10" * 300, " ", "\0", "é", "\ud800", "print", "'x'"],
     ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import accord
 import pytest
-import reference
 import torch
+from torch import Tensor, nn
+
+import accord
+import reference
 from accord.data.federation import Federation
 from accord.flat import Flat
 from accord.jobs import Train
@@ -15,7 +17,6 @@ from accord.server import Server, rounds
 from accord.store import Store
 from reference import Setting, Weights
 from small import batches, client_at, federation, net
-from torch import Tensor, nn
 
 ROUNDS, COUNT, SEED = 4, 3, 5
 SETTINGS = {

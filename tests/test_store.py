@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import accord
 import pytest
 import torch
-from accord.seeds import number
-from accord.store import Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import federation, identical, net, train
 from torch import Tensor
+
+import accord
+from accord.seeds import number
+from accord.store import Store
+from small import federation, identical, net, train
 
 KEYS = ("first", "second")
 

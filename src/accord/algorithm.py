@@ -14,7 +14,7 @@ from accord.personal import Personal, Shared
 from accord.rules import SGD, Rule
 from accord.select import All, Select
 
-_SLOTS = ("rule", "select", "personal", "buffers")
+_SLOTS: dict[str, type] = {"rule": Rule, "select": Select, "personal": Personal, "buffers": Buffers}
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,10 +44,8 @@ class Algorithm:
             if other in self.all_parts and other in self.parts:
                 raise ValueError(f"{other!r} stands twice in {self!s}")
             return dataclasses.replace(self, parts=(*self.parts, other))
-        for slot, base in (("rule", Rule), ("select", Select), ("personal", Personal), ("buffers", Buffers)):
-            if isinstance(other, base):
-                return dataclasses.replace(self, **{slot: other})
-        return NotImplemented
+        slots: dict[str, Any] = {s: other for s, base in _SLOTS.items() if isinstance(other, base)}
+        return dataclasses.replace(self, **slots) if slots else NotImplemented
 
     def _joined(self, other: Algorithm) -> Algorithm:
         """Another algorithm around this one: the parts that both have stand once, and the slots that it fills are taken over.

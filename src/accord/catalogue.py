@@ -25,7 +25,9 @@ def read(file: str) -> tuple[dict[str, Any], str]:
             return read_file(path), f"the experiment {file!r}"
     path = Path(file)
     if not path.exists() and path.suffix != ".toml":
-        raise ValueError(f"{file!r} is no TOML file and no experiment{nearest(file, names())}; `accord list experiments` shows those there are")
+        raise ValueError(
+            f"{file!r} is no TOML file and no experiment{nearest(file, names())}; `accord list experiments` shows those there are"
+        )
     return read_file(path), file
 
 

@@ -17,7 +17,7 @@ from accord import catalogue, listing
 from accord.check import nearest
 from accord.compare import Cell, cells, compare
 from accord.experiment import Experiment, checked, cores
-from accord.run import Run, resume, run
+from accord.run import resume, run
 from accord.screen import Screen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -58,7 +58,7 @@ def settings(command: _F) -> _F:
     for field in reversed(dataclasses.fields(Experiment)):
         flag = "--" + field.name.replace("_", "-")
         shown = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name == "use"}
-        command = click.option(flag, field.name, **shown)(command)  # type: ignore[arg-type]
+        command = click.option(flag, field.name, **shown)(command)
     command = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set any key, over file and flags")(command)
     command = click.option("--out", metavar="DIR", help="where the results go (default: runs/<time>)")(command)
     return click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")(command)
@@ -146,7 +146,8 @@ def list_command(what: str, use: Sequence[str], as_json: bool) -> None:
 
 def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
     """The experiment that file, flags and `--set` describe, in this order of strength, and the keys that only `compare` knows."""
-    found, extra = Experiment(), {}
+    found = Experiment()
+    extra: dict[str, Any] = {}
     if file is not None:
         read, where = catalogue.read(file)
         extra = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}

@@ -45,6 +45,7 @@ class _Body(NamedTuple):
     x: Tensor
     read: Tensor  # what the head reads
     features: Tensor | None
+    latent: tuple[Tensor, Tensor] | None
 
 
 class Client:
@@ -178,7 +179,7 @@ class Client:
         """The model's answer at the present weights."""
         body, self._body = self._body, None
         if body is not None and body.x is x:
-            return Output(self.model.head(body.read), body.features)
+            return Output(self.model.head(body.read), body.features, body.latent)
         self.passes += 1
         out = self.model.module(x)
         return out if isinstance(out, Output) else Output(out)
@@ -191,7 +192,7 @@ class Client:
         read, out = self.model.tapped(lambda: self.forward(x))
         if read is None:
             return out
-        self._body = _Body(x, read, out.features)
+        self._body = _Body(x, read, out.features, out.latent)
         return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach())
 
     def backward(self, loss: Tensor, on: On = "all") -> None:

@@ -117,7 +117,8 @@ class Experiment:
     def _select(self, algorithm: Algorithm) -> Any:
         fields = {f.name for f in dataclasses.fields(algorithm.select)}  # type: ignore[arg-type]
         assert self.per_round is not None
-        return dataclasses.replace(algorithm.select, count=self.per_round) if "count" in fields else Uniform(self.per_round)
+        select: Any = algorithm.select
+        return dataclasses.replace(select, count=self.per_round) if "count" in fields else Uniform(self.per_round)
 
     def federation(self) -> Federation:
         """The clients' data."""
@@ -147,6 +148,7 @@ class Experiment:
         algorithm = self.recipe()
         if self.per_round is not None and self.per_round > federation.population:
             raise ValueError(f"per_round is {self.per_round}, and there are {federation.population} clients: write at most that")
+        left_to_recipe: dict[str, Any] = dict.fromkeys(_RULE)
         return dataclasses.replace(
             self,
             algorithm=repr(algorithm),
@@ -157,7 +159,7 @@ class Experiment:
             model=repr(read(self.model if self.model != "auto" else model_for(federation.train.shape), "model")),
             per_round=None,
             workers=self.workers or cores(),
-            **dict.fromkeys(_RULE),
+            **left_to_recipe,
         )
 
     def toml(self) -> str:
@@ -237,5 +239,3 @@ def device_of(name: str) -> str:
         reason = str(error).split("\n")[0].split(". ")[0]
         raise ValueError(f"device {name!r} is not there: {reason}; write cpu, or what PyTorch finds on this machine") from None
     return name
-
-

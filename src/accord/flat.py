@@ -18,10 +18,11 @@ On: TypeAlias = Literal["all", "head", "body"]
 
 
 class Output(NamedTuple):
-    """What a model may return instead of bare logits: the logits, and the features that its head reads."""
+    """What a model may return instead of bare logits: the logits, the features that its head reads, and what those are drawn from."""
 
     logits: Tensor
     features: Tensor | None = None
+    latent: tuple[Tensor, Tensor] | None = None  # the mean and the deviation of random features
 
 
 def logits(out: Output | Tensor) -> Tensor:

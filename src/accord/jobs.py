@@ -192,7 +192,7 @@ class Evaluate(Job):
         classes = worker.federation.classes
         right, total, loss = torch.zeros(classes, dtype=torch.long), torch.zeros(classes, dtype=torch.long), 0.0
         with torch.no_grad():
-            for batch in worker.place(pool.gather(part) for part in index.split(CHUNK)):
+            for batch in worker.place(pool.gather(part) for part in torch.split(index, CHUNK)):
                 scores, y = predict(batch.x).flatten(0, -2), batch.y.flatten()
                 loss += float(F.cross_entropy(scores, y, reduction="sum"))
                 total += torch.bincount(y.cpu(), minlength=classes)

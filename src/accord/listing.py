@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import types
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,7 +16,6 @@ from rich.text import Text
 from accord import catalogue
 from accord.check import nearest
 from accord.engines import ABOUT
-from accord.experiment import read_file
 from accord.recipe import Entry, entries
 
 KINDS: Mapping[str, tuple[str, ...]] = {

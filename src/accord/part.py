@@ -71,7 +71,7 @@ class Part:
     def __add__(self, other: object) -> Algorithm:
         from accord.algorithm import Algorithm
 
-        return Algorithm((self,)) + other  # type: ignore[operator,no-any-return]
+        return Algorithm((self,)) + other
 
     def has(self, method: str) -> bool:
         """Whether this part overrides a method of `Part`."""

@@ -48,7 +48,7 @@ def snake(name: str) -> str:
 
 @dataclass_transform(frozen_default=True)
 def _piece(cls: type) -> type:
-    made = dataclass(frozen=True, repr=False)(cls)
+    made: type = dataclass(frozen=True, repr=False)(cls)
     made.__repr__ = text  # type: ignore[assignment]
     return made
 
@@ -68,9 +68,10 @@ def named(make: _T, name: str | None = None) -> _T:
     halve(by=4.0)
     """
     known = name or snake(make.__name__)
+    entry: Callable[..., Any] = make
     if isinstance(make, type):
         _checked(_piece(make), known)
-        kind, entry = make.kind, make  # type: ignore[attr-defined]
+        kind = typing.cast(str, getattr(make, "kind"))  # noqa: B009
     else:
         entry = _checked_function(make, known)
         kind = typing.get_type_hints(make)["return"].kind
@@ -83,30 +84,27 @@ def named(make: _T, name: str | None = None) -> _T:
     return typing.cast(_T, entry)
 
 
-def _arguments(make: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    hints = typing.get_type_hints(make if not isinstance(make, type) else make.__init__, include_extras=True)
-    if isinstance(make, type):
-        annotated = typing.get_type_hints(make, include_extras=True)
-        hints = {f.name: annotated[f.name] for f in dataclasses.fields(make) if f.init}
-    parameters = [p for p in inspect.signature(make).parameters.values()]
+def _arguments(make: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    hints = typing.get_type_hints(make, include_extras=True)
+    parameters = list(inspect.signature(make).parameters.values())
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     return {p.name: hints.get(p.name, Any) for p in parameters}, defaults
 
 
 def _checked(cls: type, known: str) -> None:
-    own = cls.__dict__.get("__init__")
+    own: Any = cls.__dict__["__init__"]
     hints, _ = _arguments(cls)
 
-    @functools.wraps(own)  # type: ignore[arg-type]
+    @functools.wraps(own)
     def init(self: Any, *args: Any, **named_args: Any) -> None:
         try:
-            bound = inspect.signature(own).bind(self, *args, **named_args)  # type: ignore[arg-type]
+            bound = inspect.signature(own).bind(self, *args, **named_args)
         except TypeError as error:
             raise ValueError(f"{known}: {error}; it takes {_usage(cls)}") from None
         values = {key: check(value, hints[key], f"{known}({key}=...)") for key, value in bound.arguments.items() if key in hints}
-        own(self, **values)  # type: ignore[misc]
+        own(self, **values)
 
-    cls.__init__ = init  # type: ignore[misc]
+    setattr(cls, "__init__", init)  # noqa: B010
     cls.name = property(lambda self: known)  # type: ignore[attr-defined]
 
 
@@ -263,8 +261,9 @@ class _Reader:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | None):
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            if isinstance(node.operand.value, int | float) and not isinstance(node.operand.value, bool):
-                return -node.operand.value
+            value = node.operand.value
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return -value
         if isinstance(node, ast.Tuple | ast.List):
             return tuple(self.argument(item, item_of(hint)) for item in node.elts)
         if isinstance(node, ast.Name | ast.Call):

@@ -93,7 +93,7 @@ class SGD(Rule):
                 g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
             decay = 0.0 if client.decayed else self.decay
             if fused is None:
-                sgd(ws, gs, vs or [None] * len(ws), weight_decay=decay, **constants)  # type: ignore[no-untyped-call,arg-type]
+                sgd(ws, gs, vs or [None] * len(ws), weight_decay=decay, **constants)  # type: ignore[arg-type]
             else:
                 fused(ws, gs, vs, weight_decay=decay, is_first_step=False, **constants)
 
@@ -124,5 +124,3 @@ class SGD(Rule):
         if self.steps is None:
             return self.epochs, None
         return None, self.steps if isinstance(self.steps, int) else self.steps.draw(rng)
-
-

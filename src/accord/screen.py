@@ -56,7 +56,9 @@ class Screen:
         assert self._task is not None
         found = accuracy(line["evaluation"]) if "evaluation" in line else None
         said = f"accuracy {100 * found:.2f} %, {line['engine']}" if found is not None else None
-        self.bars.update(self._task, completed=line["round"], **({"said": said} if said else {}))
+        self.bars.update(self._task, completed=line["round"])
+        if said:
+            self.bars.update(self._task, said=said)
         for each in line["rejected"]:
             self.err.print(Text(f"round {line['round']}: client {each['client']} left out: it {each['reason']}", style="yellow"))
 
@@ -65,7 +67,8 @@ class Screen:
         self._total = sum(cell.experiment.rounds for cell in planned)
         first = planned[0].experiment
         algorithms = len({cell.experiment.name for cell in planned})
-        what = f"{algorithms} algorithms, {len(planned) // algorithms} seeds: {first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
+        runs = f"{algorithms} algorithms, {len(planned) // algorithms} seeds"
+        what = f"{runs}: {first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
         self.err.print(Text(what))
         self.bars.start()
         self._task = self.bars.add_task("rounds", total=self._total, said="")

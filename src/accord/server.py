@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from accord.algorithm import Algorithm
 from accord.cohort import Cohort, Reply
 from accord.data.federation import Federation
-from accord.engines import Engine, Lookup, stateless
+from accord.engines import Engine, Lookup
 from accord.engines.process import Process
 from accord.flat import Flat
 from accord.jobs import Evaluate, Train

@@ -68,7 +68,11 @@ class Store:
             self.bytes -= _size(self.held.pop(oldest))
 
     def _write(self, client: int) -> None:
-        named = {f"{self.keys.index(key)}/{name}": t.contiguous().clone() for key, state in self.held[client].items() for name, t in state.items()}
+        named = {
+            f"{self.keys.index(key)}/{name}": t.contiguous().clone()
+            for key, state in self.held[client].items()
+            for name, t in state.items()
+        }
         target = self._file(client, self.versions[client])
         target.parent.mkdir(parents=True, exist_ok=True)
         save_file(named, target)

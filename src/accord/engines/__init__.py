@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from torch import nn
 
@@ -19,16 +18,22 @@ def stateless(client: int) -> Kept:
     return {}
 
 
-class Engine(AbstractContextManager["Engine"], Protocol):
-    """What every engine does: run one job for many clients and hand over the answers as they come."""
+class Engine(Protocol):
+    """What every engine does: run one job for many clients and hand over the answers as they come. Closed at the end of a `with`."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What it is called."""
 
     def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:
         """`(client, answer)` for each of the clients, in any order."""
 
     def close(self) -> None:
         """End what the engine started."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exception: object) -> None: ...
 
 
 ABOUT: Mapping[str, str] = {

@@ -40,7 +40,7 @@ class Arena:
         packer = _Packer(stream)
         packer.dump(thing)
         if packer.size > self.block.numel():
-            self.block = torch.empty(packer.size * 5 // 4, dtype=torch.uint8).share_memory_()
+            self.block = torch.empty(packer.size * 5 // 4, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
             self._fresh = True
         for start, tensor in packer.tensors:
             _view(self.block, start, tensor.dtype, tensor.shape).copy_(tensor)

@@ -23,8 +23,8 @@ def plan(costs: Mapping[int, int], workers: int, worth: float | None = None) -> 
     the round is laid out end to end and cut evenly instead (McNaughton, 1959): a client on a cut does its first steps at the start of
     one worker's round and its last steps at the end of another's, so that the two pieces never overlap.
 
-    >>> plan({0: 10, 1: 10, 2: 10}, 2)
-    [deque([Task(client=0, stop=None, resumed=False), Task(client=2, stop=None, resumed=False)]), deque([Task(client=1, stop=None, resumed=False)])]
+    >>> [[(t.client, t.stop) for t in queue] for queue in plan({0: 10, 1: 10, 2: 10}, 2)]
+    [[(0, None), (2, None)], [(1, None)]]
     >>> [[(t.client, t.stop) for t in queue] for queue in plan({0: 10, 1: 10, 2: 10}, 2, worth=1)]
     [[(0, None), (1, None)], [(1, 5), (2, None)]]
     """

@@ -28,15 +28,16 @@ class Threads:
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
         self._local = threading.local()
-        self._make = lambda: Worker(copy.deepcopy(module), federation, device)
+        self._start_with = (module, federation, device)
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(workers, "accord", initializer=self._start)
         self._tried = False
 
     def _start(self) -> None:
         torch.set_num_threads(1)
+        module, federation, device = self._start_with
         with self._lock:
-            self._local.worker = self._make()
+            self._local.worker = Worker(copy.deepcopy(module), federation, device)
 
     def _run(self, job: Job, client: int, kept: Kept) -> Any:
         return job.run(self._local.worker, client, kept)

@@ -4,5 +4,6 @@ from accord.models.cnn import Cnn, ConvNet
 from accord.models.lenet import LeNet, LeNet5
 from accord.models.mlp import Mlp, PerceptronNet
 from accord.models.model import Model
+from accord.models.stochastic import Stochastic, StochasticNet
 
-__all__ = ["Cnn", "ConvNet", "LeNet", "LeNet5", "Mlp", "Model", "PerceptronNet"]
+__all__ = ["Cnn", "ConvNet", "LeNet", "LeNet5", "Mlp", "Model", "PerceptronNet", "Stochastic", "StochasticNet"]
