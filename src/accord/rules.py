@@ -85,7 +85,7 @@ class SGD(Rule):
         v = self._velocity(client) if self.momentum else None
         ws, gs = [w[s] for s in spans], [g[s] for s in spans]
         vs = [] if v is None else [v[s] for s in spans]
-        constants = {"momentum": self.momentum, "lr": client.lr, "dampening": 0.0, "nesterov": self.nesterov, "maximize": False}
+        constants = {"momentum": self.momentum, "dampening": 0.0, "nesterov": self.nesterov, "maximize": False}
         fused = getattr(torch, "_fused_sgd_", None) if w.device.type in ("cpu", "cuda") else None
 
         def update() -> None:
@@ -93,9 +93,9 @@ class SGD(Rule):
                 g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
             decay = 0.0 if client.decayed else self.decay
             if fused is None:
-                sgd(ws, gs, vs or [None] * len(ws), weight_decay=decay, **constants)  # type: ignore[arg-type]
+                sgd(ws, gs, vs or [None] * len(ws), lr=client.lr, weight_decay=decay, **constants)  # type: ignore[arg-type]
             else:
-                fused(ws, gs, vs, weight_decay=decay, is_first_step=False, **constants)
+                fused(ws, gs, vs, lr=client.lr, weight_decay=decay, is_first_step=False, **constants)
 
         return update
 

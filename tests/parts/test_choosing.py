@@ -113,7 +113,7 @@ def test_knnper_votes_with_probabilities_and_remembers_no_more_than_it_may() -> 
     algorithm = accord.fedavg() + accord.knn_per(k=50, weight=1.0, epochs=0, mix="probs", capacity=3)
     w = accord.Flat(net()).w.clone()
     client, own = client_at(algorithm, net(), w, w), [accord.Batch(*b) for b in batches(4)]
-    client._data = lambda size: iter(own)
+    client._data, client.rng = lambda size: iter(own), torch.Generator().manual_seed(0)
     with torch.no_grad():
         p = algorithm.personal.fit(client, lambda epochs: own)(batches(1, seed=5)[0][0]).exp()
     close(p.sum(1), torch.ones(len(p), dtype=torch.float64), 1e-9)

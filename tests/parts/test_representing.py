@@ -24,16 +24,16 @@ def test_fedsr(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = case(golden, "fedsr_official")
     h, fedsr = known.hyper, part()
     algorithm = accord.fedavg("uniform") + fedsr + accord.sgd(lr=h["lr"], momentum=0.9, decay=h["weight_decay"])
+    order = ("r_mu", "r_sigma", "C")
+    start = {fedsr: dict(zip("rsc", (known.arrays[f"init/{name}"] for name in order), strict=True))}
     for steps in range(1, 4):
         draws = iter(known.arrays["eps"])
         monkeypatch.setattr(StochasticNet, "draw", lambda module, mean, draws=draws: next(draws))
         module = StochasticNet(nn.Linear(12, 12), 6, 5).double()
         module.load_state_dict({name: t for name, t in known.group("init/").items() if "." in name})
-        reply = accord.local_round(algorithm, module, [(known.arrays["x"][b], known.arrays["y"][b]) for b in h["batch_order"][:steps]])
-        found = {
-            **accord.Flat(module).layout.named(reply.w),
-            **dict(zip(("r_mu", "r_sigma", "C"), reply.kept[fedsr].values(), strict=True)),
-        }
+        deal = [(known.arrays["x"][b], known.arrays["y"][b]) for b in h["batch_order"][:steps]]
+        reply = accord.local_round(algorithm, module, deal, kept=start)
+        found = {**accord.Flat(module).layout.named(reply.w), **dict(zip(order, reply.kept[fedsr].values(), strict=True))}
         wanted = known.group(f"expected/{steps}/")
         assert set(found) == set(wanted)
         for name, tensor in wanted.items():

@@ -42,7 +42,8 @@ class Represent(Part):
         r, s, c = self.leaves(client, out)
         mean, spread, to = c * out.latent[0], c * out.latent[1], F.softplus(s[batch.y])
         apart = to.log() - spread.log() + (spread.square() + (mean - r[batch.y]).square()) / (2 * to.square()) - 0.5
-        return self.l2r * out.features.norm(dim=1).mean() + self.cmi * apart.sum(dim=1).mean()
+        penalty: Tensor = self.l2r * out.features.norm(dim=1).mean() + self.cmi * apart.sum(dim=1).mean()
+        return penalty
 
     def leaves(self, client: Client, out: Output) -> tuple[Tensor, Tensor, Tensor]:
         """r, s and C as they stand, ready to receive this step's gradients."""
@@ -50,8 +51,8 @@ class Represent(Part):
             held = client.kept[self]
             if not held:
                 assert out.features is not None
-                shape, like = (out.logits.shape[-1], out.features.shape[-1]), {"dtype": client.w.dtype, "device": client.w.device}
-                held = {"r": torch.zeros(shape, **like), "s": torch.ones(shape, **like), "c": torch.ones((), **like)}
+                r = client.w.new_zeros(out.logits.shape[-1], out.features.shape[-1])
+                held = {"r": r, "s": torch.ones_like(r), "c": torch.ones_like(r[0, 0])}
                 client.kept[self] = held
             client.memo[self, "leaves"] = {name: t.detach().clone().requires_grad_(self.trained) for name, t in held.items()}
         leaves = client.memo[self, "leaves"]
