@@ -159,8 +159,9 @@ class Cohort:
 
     @property
     def loss(self) -> float:
-        """The mean local objective during this round, weighted by samples."""
-        return sum(n * loss for n, loss in zip(self.samples, self.losses, strict=True)) / max(sum(self.samples), 1)
+        """The mean local objective during this round, weighted by samples, of the clients that took a step; NaN if none did."""
+        known = [(n, loss) for n, loss in zip(self.samples, self.losses, strict=True) if not math.isnan(loss)]
+        return sum(n * loss for n, loss in known) / sum(n for n, _ in known) if known else math.nan
 
 
 def nothing(cohort: Cohort) -> Tensor:
