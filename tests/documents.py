@@ -1,19 +1,21 @@
-"""The code blocks of Markdown pages, and how the tests run them: shell lines through the installed command, Python in order, in one folder."""
+"""The code blocks of a Markdown page, run in order in one folder: `python documents.py PAGE`, so that a page leaves nothing in the tests' process."""
 
 from __future__ import annotations
 
-import os
+import io
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<head>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
-SMALL = {"run": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "2"]}  # what later flags make of a long run
+SMALL = {"run": ["--rounds", "2"], "compare": ["--rounds", "2", "--seeds", "2", "--workers", "1"]}  # later flags count
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Block:
     language: str
     attributes: dict[str, str]
     text: str
+
+    def demand(self, holds: bool, why: str) -> None:
+        """Stop with the place of this block unless something holds."""
+        if not holds:
+            raise SystemExit(f"{self.page}, line {self.line}: {why}")
 
 
 def blocks(page: Path) -> list[Block]:
@@ -47,36 +54,40 @@ def commands(block: Block) -> Iterator[tuple[list[str], int]]:
             yield words + (SMALL.get(words[1], []) if words[0] == "accord" else []), int(code[1]) if code else 0
 
 
-def play(page: Path, folder: Path) -> None:
-    """Run every block of a page in one folder, and fail with the first that does not do what the page says."""
+def play(page: Path) -> None:
+    """Run every block of a page, and stop at the first that does not do what the page says."""
     said = ""
     for block in blocks(page):
         if "skip" in block.attributes:
             continue
         if "title" in block.attributes:
-            (folder / block.attributes["title"]).write_text(block.text, encoding="utf-8")
+            Path(block.attributes["title"]).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            said = started([sys.executable, "-c", block.text], folder, 0, block)
+            exec(compile(block.text, f"{block.page}:{block.line}", "exec"), {"__name__": "__page__"})
         elif block.language == "sh":
             for words, code in commands(block):
-                said = on_the_shell(words, folder, code, block)
+                said = typed(words, code, block)
         elif block.language == "text" and block.text.startswith("accord: "):
-            assert block.text.strip() in said, f"{block.page}, line {block.line}: not what was said, which is {said!r}"
+            block.demand(block.text.strip() in said, f"not what was said, which is {said!r}")
 
 
-def on_the_shell(words: list[str], folder: Path, code: int, block: Block) -> str:
-    """One command; of `make`, only that there is such a target."""
+def typed(words: list[str], code: int, block: Block) -> str:
+    """What a command says: `accord` by its installed entry point; of `make`, only that there is such a target."""
     if words[0] == "make":
-        return started(["make", "--dry-run", *words[1:]], ROOT, code, block)
-    assert words[0] == "accord", f"{block.page}, line {block.line}: the tests run accord and make, not {words[0]}"
-    return started([str(Path(sys.executable).with_name("accord")), *words[1:]], folder, code, block)
+        ended = subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        block.demand(ended.returncode == code, f"{shlex.join(words)}\n{ended.stderr}")
+        return ended.stdout
+    block.demand(words[0] == "accord", f"the tests run accord and make, not {words[0]}")
+    (entry,) = entry_points(group="console_scripts", name="accord")
+    out, found = io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(out):
+        try:
+            entry.load()(words[1:])
+        except SystemExit as end:
+            found = end.code or 0
+    block.demand(found == code, f"{shlex.join(words)} ended with {found}\n{out.getvalue()}")
+    return out.getvalue()
 
 
-def started(words: list[str], folder: Path, code: int, block: Block) -> str:
-    """What a command says, when it ends as it should."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == code, f"{block.page}, line {block.line}: {shlex.join(words)} ended with {ended.returncode}\n{said}"
-    assert "Traceback" not in said, f"{block.page}, line {block.line}: {shlex.join(words)}\n{said}"
-    return said
+if __name__ == "__main__":
+    play(Path(sys.argv[1]))

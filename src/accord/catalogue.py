@@ -51,8 +51,20 @@ def fraction(value: Any, where: str) -> float | None:
     return typing.cast(float, check(number, Fraction, where))
 
 
+def texts(value: Any) -> list[str]:
+    """The algorithms that a file lists."""
+    if isinstance(value, str):
+        raise ValueError(f"algorithms is {value!r}; it must be a list of texts, such as [{value!r}, 'scaffold']")
+    return list(check(value or [], tuple[str, ...], "algorithms"))
+
+
 def planned(out: Path) -> tuple[list[Cell], float | None]:
     """The cells of a comparison that was begun in this folder, and its target."""
-    record = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
-    base = Experiment.of(record["set_up"] | {"seed": min(record["seeds"])}, str(out / "comparison.json"))
-    return cells(base, record["algorithms"], len(record["seeds"]), out), record["target"]
+    path = out / "comparison.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        said, seeds, algorithms, target = (record[key] for key in ("set_up", "seeds", "algorithms", "target"))
+        base, count = said | {"seed": min(seeds)}, len(seeds)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): begin the comparison again with `accord compare --out {out}`") from None
+    return cells(Experiment.of(base, str(path)), texts(algorithms), count, out), fraction(target, f"target in {path}")

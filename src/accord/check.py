@@ -27,6 +27,8 @@ class Range:
         return f"above {self.low:g}" if self.above else f"at least {self.low:g}"
 
 
+LARGEST = 2**32 - 1  # the largest whole number that an argument may be, which is also NumPy's largest seed
+
 Positive = Annotated[float, Range(0, above=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
@@ -70,6 +72,8 @@ def _ranged(value: Any, base: Any, limits: Range, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}; it must be {number} {limits}")
     if (base is int and not float(value).is_integer()) or value not in limits:
         raise ValueError(f"{where} is {value!r}; it must be {number} {limits}")
+    if base is int and value > LARGEST:
+        raise ValueError(f"{where} is {value!r}; it must be at most {LARGEST}")
     return base(value)
 
 

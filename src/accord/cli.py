@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +16,9 @@ import click
 
 from accord import catalogue, listing
 from accord.check import nearest
-from accord.compare import Cell, cells, compare
+from accord.compare import Cell, cells, compare, verify
 from accord.experiment import Experiment, checked, cores
+from accord.engines.crew import Lost
 from accord.run import resume, run
 from accord.screen import Screen
 
@@ -74,9 +76,9 @@ def accord() -> None:
 @click.argument("experiment", required=False)
 @settings
 def run_command(experiment: str | None, sets: Sequence[str], out: str | None, as_json: bool, **flags: Any) -> None:
-    """Train one algorithm. EXPERIMENT is a TOML file or a name that `accord list experiments` shows."""
-    asked, extra = gather(experiment, flags, sets)
-    if extra:
+    """Train one algorithm. EXPERIMENT is a TOML file or a name that `accord list experiments` shows; without one, handwritten digits."""
+    asked, extra = gather(experiment or "digits", flags, sets)
+    if extra and experiment:
         raise ValueError(f"{experiment} compares algorithms: use `accord compare {experiment}`, or leave out {', '.join(sorted(extra))}")
     _one(asked, Path(out) if out else fresh("run"), as_json)
 
@@ -100,9 +102,10 @@ def compare_command(
     if len(files) > 1:
         raise ValueError(f"{files[0]} and {files[1]} are two experiment files: give one")
     asked, extra = gather(files[0] if files else "digits", flags, sets)
-    named = [text for text in algorithms if text not in files] or extra.get("algorithms") or [asked.algorithm]
-    count = catalogue.whole(seeds if seeds is not None else extra.get("seeds", 3), "--seeds")
-    aim = catalogue.fraction(target if target is not None else extra.get("target"), "--target")
+    named = [text for text in algorithms if text not in files] or catalogue.texts(extra.get("algorithms")) or [asked.algorithm]
+    place = f" in {files[0]}" if files else ""
+    count = catalogue.whole(seeds, "--seeds") if seeds is not None else catalogue.whole(extra.get("seeds", 3), f"seeds{place}")
+    aim = catalogue.fraction(target, "--target") if target is not None else catalogue.fraction(extra.get("target"), f"target{place}")
     folder = Path(out) if out else fresh("compare")
     _many(cells(asked, named, count, folder), folder, aim, as_json)
 
@@ -144,34 +147,34 @@ def list_command(what: str, use: Sequence[str], as_json: bool) -> None:
     listing.show(what, as_json)
 
 
-def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
+def gather(file: str, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
     """The experiment that file, flags and `--set` describe, in this order of strength, and the keys that only `compare` knows."""
-    found = Experiment()
-    extra: dict[str, Any] = {}
-    if file is not None:
-        read, where = catalogue.read(file)
-        extra = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}
-        found = found.with_(read, where)
-    given = {key: literal(value) for key, value in flags.items() if value not in (None, ())}
-    found = dataclasses.replace(found, **{k: v for key, value in given.items() for k, v in _flag(key, value).items()})
+    read, where = catalogue.read(file)
+    extra = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}
+    given = {key: _flag(key, literal(key, value)) for key, value in flags.items() if value not in (None, ())}
+    found = Experiment().with_(read, where).with_(given)
     for each in sets:
         key, equals, value = each.partition("=")
         if not equals:
             raise ValueError(f"--set {each!r} is not KEY=VALUE, such as --set rounds=50")
-        found = found.with_({key.strip(): literal(value.strip())}, "--set")
+        found = found.with_({key.strip(): literal(key.strip(), value.strip())}, "--set")
     return found, extra
 
 
-def _flag(key: str, value: Any) -> dict[str, Any]:
+def _flag(key: str, value: Any) -> Any:
     try:
-        return checked({key: value})
+        return checked({key: value})[key]
     except ValueError as error:
         raise ValueError(f"--{key.replace('_', '-')}{str(error).removeprefix(key)}") from None
 
 
-def literal(value: Any) -> Any:
-    """The number that a flag's text is, or the text itself."""
-    if not isinstance(value, str):
+def literal(key: str, value: Any) -> Any:
+    """The number that a flag's text is, or the text itself, always so for a key that wants a text.
+
+    >>> literal("rounds", "30"), literal("lr", "0.1"), literal("name", "30")
+    (30, 0.1, '30')
+    """
+    if not isinstance(value, str) or typing.get_type_hints(Experiment).get(key) is str:
         return value
     for kind in (int, float):
         try:
@@ -201,12 +204,10 @@ def _many(planned: Sequence[Cell], out: Path, target: float | None, as_json: boo
     from accord.reports.words import summary
 
     first = planned[0].experiment
-    chosen = first.engine != "auto"
-    if not chosen:
-        planned = [dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, engine="process")) for cell in planned]
+    verify(planned)
     with Screen(as_json) as screen:
         screen.plan(planned)
-        compare(planned, out, workers=1 if chosen else first.workers or cores(), target=target, watch=screen.cell)
+        compare(planned, out, workers=1 if first.engine != "auto" else first.workers or cores(), target=target, watch=screen.cell)
         comparison = load([out])
         rows = summarise(comparison)
         page = write_page(comparison, out / "report.html")
@@ -235,11 +236,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         _say(_usage(error))
         sys.exit(2)
-    except ValueError as error:
-        if os.environ.get("ACCORD_TRACEBACK"):
+    except BrokenPipeError:  # who read the output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        said = explained(error)
+        if said is None or os.environ.get("ACCORD_TRACEBACK"):
             raise
-        _say(str(error))
+        _say(said)
         sys.exit(2)
+
+
+def explained(error: Exception) -> str | None:
+    """What a person can do something about, in a line; None for what only a traceback explains.
+
+    >>> explained(FileExistsError(17, "File exists", "out")), explained(RuntimeError("shapes do not fit"))
+    ("'out': File exists", None)
+    """
+    if isinstance(error, ValueError | Lost):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename!r}: {error.strerror}"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return f"out of memory ({' '.join(str(error).split())[:200]}): use a smaller model, batch or data set, or fewer workers"
+    return None
 
 
 def _usage(error: click.ClickException) -> str:
@@ -248,11 +268,12 @@ def _usage(error: click.ClickException) -> str:
         return f"no such option {error.option_name}{nearest(error.option_name, known)}"
     if isinstance(error, click.UsageError) and error.message.startswith("No such command"):
         return f"{error.message.rstrip('.')}{nearest(error.message.split(chr(39))[1], accord.commands)}; see accord --help"
-    return error.format_message().rstrip(".")
+    return f"{error.format_message().rstrip('.')}; see accord {f'{error.ctx.info_name} ' if error.ctx and error.ctx.parent else ''}--help"
 
 
 def _say(message: str) -> None:
-    click.echo(f"accord: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    click.echo(f"accord: {line if len(line) <= 1000 else line[:997] + '...'}", err=True)
 
 
 if __name__ == "__main__":

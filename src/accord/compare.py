@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from accord.checkpoint import write_atomically
-from accord.engines.crew import DEATHS, Hand, dismiss, hire, portable, ready, receive, send
-from accord.experiment import Experiment
+from accord.engines.crew import DEATHS, Hand, Lost, dismiss, hire, portable, ready, receive, send
+from accord.experiment import Experiment, device_of
 from accord.run import run
 
 Watch = Callable[["Cell", Mapping[str, Any]], None]
@@ -59,14 +59,12 @@ def unique(slugs: Sequence[str]) -> list[str]:
 
 def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float | None, watch: Watch) -> None:
     """Run the cells, `workers` at a time, and leave `comparison.json` beside them."""
-    for cell in planned:
-        cell.experiment.recipe()  # a mistake in any of them is told before the first starts
     out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[str]] = {}
     for cell in planned:
         runs.setdefault(cell.experiment.name, []).append(cell.folder.relative_to(out).as_posix())
     first = planned[0].experiment
-    said = {k: v for k, v in dataclasses.asdict(first).items() if v is not None and k not in ("algorithm", "name", "seed")}
+    said = {key: value for key, value in first.settings().items() if key not in ("algorithm", "name", "seed")}
     record = {
         "algorithms": list(runs),
         "seeds": sorted({cell.experiment.seed for cell in planned}),
@@ -75,12 +73,28 @@ def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float |
         "set_up": said,
     }
     write_atomically(out / "comparison.json", json.dumps(record, indent=1))
-    if workers == 1 or len(planned) == 1:
-        for cell in planned:
-            run(cell.experiment, cell.folder, keep=True, progress=lambda line, cell=cell: watch(cell, line))  # type: ignore[misc]
-            watch(cell, {"done": True})
+    if workers > 1 and len(planned) > 1:
+        _side_by_side([_alone(cell) for cell in planned], min(workers, len(planned)), watch)
         return
-    _side_by_side(planned, min(workers, len(planned)), watch)
+    for cell in planned:
+        run(cell.experiment, cell.folder, keep=True, progress=lambda line, cell=cell: watch(cell, line))  # type: ignore[misc]
+        watch(cell, {"done": True})
+
+
+def verify(planned: Sequence[Cell]) -> None:
+    """Find mistakes before anything starts: in every algorithm, and in the data and the model that all of them share."""
+    for cell in planned:
+        cell.experiment.recipe()
+    first = planned[0].experiment
+    federation = first.federation()
+    first.resolved(federation)
+    first.module(federation)
+    device_of(first.device)
+
+
+def _alone(cell: Cell) -> Cell:
+    """The cell for a worker that runs others beside it: with the engine that starts no workers of its own."""
+    return dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, engine="process"))
 
 
 def _side_by_side(planned: Sequence[Cell], workers: int, watch: Watch) -> None:
@@ -99,10 +113,12 @@ def _side_by_side(planned: Sequence[Cell], workers: int, watch: Watch) -> None:
                     del busy[hand]
                     deaths[planned.index(cell)] += 1
                     if deaths[planned.index(cell)] >= DEATHS:
-                        raise RuntimeError(f"{cell.label}: {DEATHS} workers died (the last with {hand.fate}): out of memory?")
+                        raise Lost(f"{cell.label}: {DEATHS} workers died (the last with {hand.fate}): out of memory?")
                     dismiss([hand])
                     waiting.appendleft(cell)
                     idle.append(hire(_serve))
+                elif isinstance(message, ValueError):
+                    raise ValueError(f"{cell.label}: {message}") from message
                 elif isinstance(message, Exception):
                     raise message
                 else:

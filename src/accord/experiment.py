@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.util
 import os
-import sys
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,6 +20,7 @@ from accord.check import Count, NonNegative, Positive, Range, Whole, check, near
 from accord.data.build import federate
 from accord.data.federation import Federation
 from accord.data.read import read_data, read_split
+from accord.pieces import use
 from accord.recipe import read
 from accord.rules import Steps
 from accord.seeds import number
@@ -37,6 +35,15 @@ _RULE = {
     "epochs": "epochs",
     "steps": "steps",
     "batch_size": "batch",
+}
+_HOW = ("engine", "workers", "state_memory", "data_dir")  # what changes where and how a run is made, and no number in it
+_TEXTS = {
+    "algorithm": "one that `accord list algorithms` shows",
+    "data": "one that `accord list data` shows",
+    "split": "one that `accord list splits` shows",
+    "model": "one that `accord list models` shows",
+    "steps": "a number or 'uniform(5, 50)'",
+    "device": "cpu, cuda, ...",
 }
 
 
@@ -69,9 +76,9 @@ class Experiment:
     aligned_test: Whole = 0
     held_out: Whole = 0
     evaluate_every: Count = 1
-    state_memory: Positive = 2048.0  # megabytes of client state in memory; more goes to disk
+    state_memory: Annotated[float, Range(0, 10**9, above=True)] = 2048.0  # megabytes of client state in memory; more goes to disk
     engine: EngineName = "auto"
-    workers: Whole = 0  # 0: one for each core
+    workers: Annotated[int, Range(0, 1024)] = 0  # 0: one for each core
     device: str = "cpu"
     data_dir: str = ""
     use: tuple[str, ...] = ()  # Python files or modules with parts, models, data or splits of your own
@@ -89,8 +96,12 @@ class Experiment:
         return cls(**checked(settings, where))
 
     def with_(self, settings: Mapping[str, Any], where: str = "") -> Experiment:
-        """The same experiment with some settings replaced."""
-        return dataclasses.replace(self, **checked(settings, where))
+        """The same experiment with some settings replaced; a number of steps replaces a number of epochs, and the other way round."""
+        found = checked(settings, where)
+        for one, other in (("steps", "epochs"), ("epochs", "steps")):
+            if found.get(one) is not None and other not in found:
+                found[other] = None
+        return dataclasses.replace(self, **found)
 
     def load_pieces(self) -> None:
         """Import the files named in `use`, so that their names can be read."""
@@ -102,8 +113,8 @@ class Experiment:
         self.load_pieces()
         algorithm = read(self.algorithm)
         algorithm = algorithm if isinstance(algorithm, Algorithm) else Algorithm(()) + algorithm
-        if not algorithm.parts:
-            raise ValueError(f"{self.algorithm!r} names no algorithm: begin with one, such as 'fedavg + {self.algorithm}'")
+        if not any(part.has("loss") for part in algorithm.all_parts):
+            raise ValueError(f"{self.algorithm!r} has nothing to learn by: begin with an algorithm, such as 'fedavg + {self.algorithm}'")
         given = {_RULE[key]: getattr(self, key) for key in _RULE if getattr(self, key) is not None}
         if isinstance(given.get("steps"), str):
             given["steps"] = read(given["steps"], Steps.kind)
@@ -162,14 +173,19 @@ class Experiment:
             **left_to_recipe,
         )
 
+    def settings(self) -> dict[str, Any]:
+        """Every key that is not None, as a file writes it: `Experiment.of` makes the same experiment of them."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        found |= {"per_round": self.per_round or 0, "clients": self.clients or 0}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items() if value is not None}
+
     def toml(self) -> str:
         """The file that says the same."""
-        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        if self.per_round is None:
-            found["per_round"] = 0
-        if self.clients is None:
-            found["clients"] = 0
-        return tomli_w.dumps({key: list(v) if isinstance(v, tuple) else v for key, v in found.items() if v is not None})
+        return tomli_w.dumps(self.settings())
+
+    def same_as(self, other: Experiment) -> bool:
+        """Whether the two cannot but give the same result: they may differ in where and how they run."""
+        return self == dataclasses.replace(other, **{key: getattr(self, key) for key in _HOW})
 
 
 def checked(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
@@ -182,6 +198,8 @@ def checked(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
             raise ValueError(f"unknown key {key!r}{place}{nearest(key, hints) or '; the flags of `accord run --help` are the keys'}")
         if value == 0 and value is not False and key in ("clients", "per_round"):
             value = None
+        if value == "" and key in _TEXTS:
+            raise ValueError(f"{key}{place} is empty; write {_TEXTS[key]}, or leave it out")
         found[key] = check(value, hints[key], f"{key}{place}")
     return found
 
@@ -194,8 +212,12 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"there is no file {str(path)!r}") from None
     except (IsADirectoryError, PermissionError) as error:
         raise ValueError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a TOML file: byte {error.start + 1} is not UTF-8; save it as UTF-8 text") from None
+    except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} is not a TOML file of settings: it is nested too deeply") from None
 
 
 def model_for(shape: Sequence[int]) -> str:
@@ -212,30 +234,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def use(name: str) -> None:
-    """Import a module by name, or a Python file by path."""
-    if not name.endswith(".py"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"cannot import {name!r}: {error}; give a module's name or the path of a .py file") from None
-        return
-    path = Path(name).resolve()
-    label = f"accord_use_{path.stem}"
-    if label in sys.modules and getattr(sys.modules[label], "__file__", None) == str(path):
-        return
-    spec = importlib.util.spec_from_file_location(label, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"there is no Python file {name!r}")
-    sys.modules[label] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-
 def device_of(name: str) -> str:
     """The device, if this machine has it."""
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if torch.zeros(1, device=name).sum().item():
+            raise RuntimeError("it does not compute")
+    except Exception as error:  # PyTorch has many ways to say that a device is missing
         reason = str(error).split("\n")[0].split(". ")[0]
         raise ValueError(f"device {name!r} is not there: {reason}; write cpu, or what PyTorch finds on this machine") from None
     return name

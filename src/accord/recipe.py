@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
@@ -191,7 +192,9 @@ def read(source: str, kinds: str | tuple[str, ...] = ALGORITHM) -> Any:
         raise ValueError(f"the recipe {source[:40]!r}... is {len(source)} characters long; at most {_LONGEST} are read")
     stripped = source.strip()
     try:
-        tree = ast.parse(stripped, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python about odd literals, such as '1else'
+            tree = ast.parse(stripped, mode="eval").body
         found = _Reader(stripped, (kinds,) if isinstance(kinds, str) else kinds).value(tree)
     except UnicodeEncodeError as error:
         raise ValueError(f"cannot read {_short(stripped)} at column {error.start + 1}: half a character, which no text may hold") from None

@@ -41,13 +41,18 @@ class Screen:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.bars.stop()
+        self.stop()
+
+    def stop(self) -> None:
+        """End the bars, if they have begun: ending them prints a line."""
+        if self._task is not None:
+            self.bars.stop()
 
     def header(self, run: Run) -> None:
         """What is about to run."""
         for key, value in run.header().items():
-            self.err.print(Text.assemble((f"{key:>10}  ", "bold"), str(value)))
-        self.err.print(Text.assemble(("       out  ", "bold"), str(run.out)))
+            self.err.print(Text.assemble((f"{key:>10}  ", "bold"), str(value)), soft_wrap=True)
+        self.err.print(Text.assemble(("       out  ", "bold"), str(run.out)), soft_wrap=True)
         self.bars.start()
         self._task = self.bars.add_task("rounds", total=run.experiment.rounds, completed=run.server.round, said="")
 
@@ -87,7 +92,7 @@ class Screen:
 
     def result(self, result: Mapping[str, Any]) -> None:
         """The end of one run."""
-        self.bars.stop()
+        self.stop()
         for kind, found in result["evaluation"].items():
             if kind == "global":
                 self.out.print(f"{kind:>10}  {100 * found['accuracy']:.2f} % of the test set")
@@ -105,7 +110,7 @@ class Screen:
 
     def table(self, rows: Sequence[Row], summary: str, page: Path) -> None:
         """The end of a comparison."""
-        self.bars.stop()
+        self.stop()
         self.out.print(to_rich(rows, width=self.out.width))
         self.out.print(Text(summary))
         self.out.print(f"\nreport: {page.resolve()}", soft_wrap=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -13,7 +14,13 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
+from accord.pieces import Pieces
+
 DEATHS = 3  # workers that one task may take with it before it is given up
+
+
+class Lost(RuntimeError):
+    """Workers died again and again over one task."""
 
 
 @dataclass(eq=False)
@@ -34,13 +41,27 @@ def hire(serve: Callable[..., None], *arguments: Any) -> Hand:
     """A new worker that runs `serve(pipe, *arguments)`. It ends by itself when this side's end of the pipe is gone."""
     context = mp.get_context("spawn")
     mine, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(serve, theirs, *arguments), daemon=True)
-    process.start()
+    process = context.Process(target=_work, args=(Pieces(), serve, theirs, *arguments), daemon=True)
+    with _deaf():
+        process.start()
     theirs.close()
     return Hand(process, mine)
 
 
-def _work(serve: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Without Ctrl-C, which a terminal sends to workers too: they inherit this and leave it to us. Ours comes when the block ends."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(pieces: None, serve: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     try:

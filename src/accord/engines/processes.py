@@ -14,7 +14,7 @@ from accord.client import Paused
 from accord.data.federation import Federation
 from accord.engines import Lookup, stateless
 from accord.engines.arena import Arena
-from accord.engines.crew import DEATHS, Hand, dismiss, hire, portable, ready, receive, send
+from accord.engines.crew import DEATHS, Hand, Lost, dismiss, hire, portable, ready, receive, send
 from accord.engines.plan import Task, plan
 from accord.jobs import Job, Train, Worker
 
@@ -128,7 +128,7 @@ class Processes:
         for task in desk.tasks.values():
             self._deaths[task.client] = self._deaths.get(task.client, 0) + 1
             if self._deaths[task.client] >= DEATHS:
-                raise RuntimeError(
+                raise Lost(
                     f"{DEATHS} workers died while training client {task.client} (the last with {desk.hand.fate}): "
                     "out of memory? Use fewer workers or a smaller batch"
                 )

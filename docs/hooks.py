@@ -1,0 +1,141 @@
+"""A mkdocs hook: one page a part, and the tables of what there is, made from the registry when the site is built."""
+
+import inspect
+from typing import Any
+
+import accord
+import torch
+from accord import Algorithm, Output, Part
+from accord.flat import Layout
+from accord.listing import may_be, rows
+from accord.parts.task import Task
+from accord.recipe import Entry, brief, entries
+from mkdocs.structure.files import File, Files
+from torch import Tensor, nn
+
+METHODS = {
+    "loss": "adds a term to the local objective",
+    "gradient": "wraps the function that produces a client's gradient",
+    "moved": "corrects the weights after each local step",
+    "aggregate": "wraps the function that produces the server's step",
+}
+
+
+def on_config(config: Any) -> Any:
+    """Put the parts' pages into the navigation."""
+    catalogue = next(item["Catalogue"] for item in config.nav if isinstance(item, dict) and "Catalogue" in item)
+    catalogue[:] = ["algorithms.md", {"Parts": [f"parts/{entry.name}.md" for entry in entries("part")]}]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that no file holds."""
+    for entry in entries("part"):
+        files.append(File.generated(config, f"parts/{entry.name}.md", content=part_page(entry)))
+    files.append(File.generated(config, "algorithms.md", content=algorithms_page()))
+    with open("CHANGELOG.md", encoding="utf-8") as changelog:
+        files.append(File.generated(config, "changelog.md", content=changelog.read()))
+    return files
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Replace `<!-- list: splits -->` by the table that `accord list splits` shows."""
+    for kind in ("algorithms", "parts", "models", "data", "splits", "engines", "experiments"):
+        mark = f"<!-- list: {kind} -->"
+        if mark in markdown:
+            markdown = markdown.replace(mark, table(kind))
+    return markdown
+
+
+def table(kind: str) -> str:
+    """Everything of one kind."""
+    lines = ["| name | what it is | arguments |", "|---|---|---|"]
+    lines += [f"| `{row['name']}` | {cell(row['effect'])} | {cell(row['arguments'])} |" for row in rows(kind)]
+    return "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    """A text that a table can hold."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def algorithms_page() -> str:
+    """The named algorithms and what they are made of."""
+    lines = ["# Algorithms", "", "A name is a composition of parts. What is not written here stands at its default.", ""]
+    for entry in entries("algorithm"):
+        made = entry.make()
+        pieces = [piece for piece in made.pieces if piece.kind != "rule"]
+        links = [f"[{piece.name}](parts/{piece.name}.md)" for piece in made.all_parts]
+        lines += [f"## {entry.name}", "", entry.summary, "", "```text", " + ".join(brief(piece) for piece in pieces), "```", ""]
+        lines += [f"Parts: {', '.join(links)}.", "", *arguments(entry)]
+    return "\n".join(lines)
+
+
+def part_page(entry: Entry) -> str:
+    """What a part does, its arguments, what travels and what stays, and the algorithms it is in."""
+    cls = entry.make
+    where = f"{cls.__module__}.{cls.__qualname__}"
+    opening = inspect.getmodule(cls).__doc__.strip()
+    does = [text for name, text in METHODS.items() if getattr(cls, name) is not getattr(Part, name)]
+    users = [e.name for e in entries("algorithm") if any(isinstance(part, cls) for part in e.make().all_parts)]
+    named = ", ".join(f"[`{name}`](../algorithms.md#{name})" for name in users) or "none"
+    lines = [f"# {entry.name}", "", opening, ""]
+    lines += [f"::: {where}", "    options:", "      show_root_heading: false", "      show_bases: false", "      members: []", ""]
+    lines += ["## Arguments", "", *(arguments(entry) or ["None.", ""])]
+    lines += ["## What it does to a round", "", *(f"- {text}" for text in does), "", *(f"- {text}" for text in traffic(cls)), ""]
+    lines += ["## Algorithms that contain it", "", f"{named}.", ""]
+    return "\n".join(lines)
+
+
+def arguments(entry: Entry) -> list[str]:
+    """A table of a piece's arguments; nothing where it has none."""
+    if not entry.hints:
+        return []
+    lines = ["| argument | what it may be | default |", "|---|---|---|"]
+    for name, hint in entry.hints.items():
+        lines.append(f"| `{name}` | {cell(may_be(hint))} | {default(entry, name)} |")
+    return [*lines, ""]
+
+
+def default(entry: Entry, name: str) -> str:
+    """The default of an argument."""
+    value = entry.defaults.get(name, inspect.Parameter.empty)
+    if "factory" in repr(value):
+        value = getattr(entry.make(), name)
+    return "required" if value is inspect.Parameter.empty else f"`{cell(repr(value))}`"
+
+
+class Small(nn.Module):
+    """A model for looking at what a part sends and keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Output:
+        z = self.body(x).relu()
+        return Output(self.head(z), z)
+
+
+def traffic(cls: type[Part]) -> list[str]:
+    """What travels and what stays, seen in one round of a small model."""
+    part, net = cls(), Small()
+    algorithm = Algorithm((part,)) if isinstance(part, Task) else accord.fedavg() + part
+    if part not in algorithm.all_parts:
+        algorithm = Algorithm((part,))
+    size = Layout.of(dict(net.named_parameters())).size
+    reply = accord.local_round(algorithm, net, [(torch.randn(6, 3), torch.arange(6) % 2)] * 2)
+    state = part.server_state(torch.zeros(size))
+    found = {
+        "sent down beside the weights": {name: state[name] for name in part.sends},
+        "sent up beside the weights": reply.up.get(part, {}),
+        "kept by each client": reply.kept.get(part, {}),
+        "kept by the server": state,
+    }
+    said = [f"{what}: {', '.join(f'`{name}` ({amount(t, size)})' for name, t in held.items())}" for what, held in found.items() if held]
+    said = said or ["nothing travels beside the weights, and nothing is kept"]
+    return said + (["the server needs every client's update at once, not only sums of them"] if part.reads_all else [])
+
+
+def amount(tensor: Tensor, size: int) -> str:
+    return "as many numbers as the model" if tensor.numel() == size else f"{tensor.numel()} number{'s' if tensor.numel() != 1 else ''}"
