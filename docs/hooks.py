@@ -82,7 +82,7 @@ def part_page(entry: Entry) -> str:
     lines = [f"# {entry.name}", "", opening, ""]
     lines += [f"::: {where}", "    options:", "      show_root_heading: false", "      show_bases: false", "      members: []", ""]
     lines += ["## Arguments", "", *(arguments(entry) or ["None.", ""])]
-    lines += ["## What it does to a round", "", *(f"- {text}" for text in does), "", *(f"- {text}" for text in traffic(cls)), ""]
+    lines += ["## What it does to a round, at its defaults", "", *(f"- {text}" for text in does), *(f"- {text}" for text in traffic(cls)), ""]
     lines += ["## Algorithms that contain it", "", f"{named}.", ""]
     return "\n".join(lines)
 

@@ -107,6 +107,16 @@ def sol(rho: float, tau: float, on: str, head: str, scale: str) -> Callable[...,
     return compute
 
 
+def distilled(beta: float, tau: float) -> Callable[..., Weights]:
+    """Cross entropy plus beta times the divergence from the global model's answers."""
+
+    def compute(model: nn.Module, w: Weights, w0: Weights, x: Tensor, y: Tensor) -> Weights:
+        task, close = cross_entropy(model, x, y), divergence(model, w0, x, tau)
+        return gradient(lambda at: task(at) + beta * close(at), w)
+
+    return compute
+
+
 def by_vector(rho: float, direction: Weights) -> Callable[..., Weights]:
     """The perturbation along a fixed vector, as FedSOL by SCAFFOLD's control variates."""
 

@@ -24,6 +24,8 @@ from accord.server import Server, rounds
 class Net(nn.Module):
     """A convolution, a hidden layer and a head on samples of 2x5x5 numbers, given flat or as images."""
 
+    stages = ("conv", "hidden")
+
     def __init__(self, classes: int = 4, *, bias: bool = True, norm: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         self.conv = nn.Conv2d(2, 3, 3, bias=bias)
@@ -35,7 +37,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Output:
         z = F.max_pool2d(F.relu(self.norm(self.conv(x.reshape(-1, 2, 5, 5)))), 2, padding=1)
         z = F.relu(self.hidden(z[:, :, :2, :2].flatten(1)))
-        return Output(self.head(self.drop(z)), z)
+        return Output(self.head(self.drop(z)), z, (z, F.softplus(z)))
 
 
 def net(*, seed: int = 0, dtype: torch.dtype = torch.float64, classes: int = 4, **options: bool | float) -> Net:

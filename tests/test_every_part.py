@@ -28,11 +28,12 @@ ALGORITHMS = [e for e in entries("algorithm") if e.make.__module__ == "accord.al
 NAMES = [e.name for e in PARTS]
 
 # The text of a part whose name alone is not enough, with the setting that the tests use.
-EXAMPLES: dict[str, str] = {}
+EXAMPLES: dict[str, str] = {"gradaug": "gradaug(width=0.25)"}
 
 # The text with which a part must do nothing at all; None for parts that have no strength to turn down.
 NOTHING: dict[str, str | None] = {
     "adapt": None,
+    "align": "align(mu=0)",
     "beside": "beside(beta=0)",
     "constrain": "constrain(center=False, orthogonal=False)",
     "contrast": "contrast(mu=0)",
@@ -41,12 +42,14 @@ NOTHING: dict[str, str | None] = {
     "debias": "debias(mu=0, beta=0)",
     "distil": "distil(beta=0)",
     "dynamic": "dynamic(alpha=0)",
+    "gradaug": "gradaug(mu=0)",
     "inertia": "inertia(beta=0)",
     "mixup": "mixup(gamma=0)",
     "normalise": None,
     "not_true": "not_true(beta=0)",
     "perturb": "perturb(rho=0)",
     "proximal": "proximal(mu=0)",
+    "represent": "represent(l2r=0, cmi=0)",
     "task": None,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,6 +218,28 @@ def test_centred_weights_make_both_orders_one() -> None:
         for order in ("sequential", "joint")
     ]
     torch.testing.assert_close(replies[0].w, replies[1].w, rtol=1e-12, atol=1e-12)
+
+
+def test_the_directions_are_those_of_the_global_weights_wherever_the_client_is() -> None:
+    w0, w = Flat(net()).w, Flat(net(seed=4)).w
+    client = client_at(accord.fedavg() + accord.constrain(order="joint") + accord.sgd(lr=0.1, decay=0.1), net(), w0, w)
+    client.train(accord.Batch(x, y) for x, y in batches(3))
+    assert max(relative_products(w0, client.w - w, net())) < 1e-12
+
+
+def test_a_row_of_equal_weights_has_no_direction_but_round_off() -> None:
+    """In single precision its deviations from its mean are not quite zero; they must not count as a direction."""
+    rows = torch.full((40, 12), 0.1) * torch.linspace(0.5, 3, 40).unsqueeze(1)
+    assert (rows - rows.mean(dim=1, keepdim=True)).any()
+    model = nn.Sequential(nn.Linear(12, 40, bias=False), nn.Tanh(), nn.Linear(40, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(rows)
+    rule = accord.sgd(lr=1.0, momentum=0.0)
+    deal = [(torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)]
+    free, tied = (accord.local_round(a + rule, model, deal).w for a in (accord.fedavg(), accord.fedavg() + accord.constrain(order="joint")))
+    layout = Flat(copy.deepcopy(model)).layout
+    change, found = (layout.named(w)["0.weight"] - rows for w in (free, tied))
+    torch.testing.assert_close(found, change - change.mean(dim=1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
 def test_biases_move_freely() -> None:

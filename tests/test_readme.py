@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from documents import ROOT, blocks
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

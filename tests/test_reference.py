@@ -37,6 +37,8 @@ CLIENT: dict[str, tuple[str, dict[str, object]]] = {
     "fedsol-body": ("fedsol(rho=1.5, tau=2, on=body)", {"compute": reference.sol(1.5, 2.0, "body", "head", "rows")}),
     "fedsol-all": ("fedsol(on=all)", {"compute": reference.sol(2.0, 3.0, "all", "head", "rows")}),
     "fedsol-all-layer": ("fedsol(on=all, scale=layer)", {"compute": reference.sol(2.0, 3.0, "all", "head", "layer")}),
+    "distil": ("fedavg + distil(beta=2, tau=1.5)", {"compute": reference.distilled(2.0, 1.5)}),
+    "distil+const": ("fedavg + distil(beta=2) + constrain", {"compute": reference.distilled(2.0, 3.0), "const": "sequential"}),
     "fedconst": ("fedavg + constrain", {"const": "sequential"}),
     "fedconst-joint": ("fedavg + constrain(order=joint)", {"const": "joint"}),
     "fedconst-outside": ("fedavg + constrain(decay=outside)", {"const": "sequential", "inside": False}),

@@ -6,6 +6,7 @@ from accord.algorithms import (
     adabest,
     fedadagrad,
     fedadam,
+    fedalign,
     fedasam,
     fedavg,
     fedavgm,
@@ -26,7 +27,9 @@ from accord.algorithms import (
     fedsol_a4,
     fedsol_a5,
     fedsol_a6,
+    fedsr,
     fedyogi,
+    gradaug,
     knnper,
     local_only,
     mixup,
@@ -44,6 +47,7 @@ from accord.data.pool import Batch
 from accord.flat import Flat, Layout, Output, digest
 from accord.part import Gradient, Part, State, Step
 from accord.parts.adapt import Adapt as adapt
+from accord.parts.align import Align as align
 from accord.parts.alone import Alone as alone
 from accord.parts.beside import Beside as beside
 from accord.parts.constrain import Constrain as constrain
@@ -62,6 +66,7 @@ from accord.parts.perturb import Perturb as perturb
 from accord.parts.project import Project as project
 from accord.parts.proximal import Proximal as proximal
 from accord.parts.renormalise import Renormalise as renormalise
+from accord.parts.represent import Represent as represent
 from accord.parts.task import Task as task
 from accord.parts.together import Together as together
 from accord.personal import Finetune as finetune
@@ -99,6 +104,7 @@ __all__ = [
     "Step",
     "adabest",
     "adapt",
+    "align",
     "all",
     "alone",
     "beside",
@@ -113,6 +119,7 @@ __all__ = [
     "dynamic",
     "fedadagrad",
     "fedadam",
+    "fedalign",
     "fedasam",
     "fedavg",
     "fedavgm",
@@ -134,8 +141,10 @@ __all__ = [
     "fedsol_a4",
     "fedsol_a5",
     "fedsol_a6",
+    "fedsr",
     "fedyogi",
     "finetune",
+    "gradaug",
     "groups",
     "hold",
     "inertia",
@@ -159,6 +168,7 @@ __all__ = [
     "proximal",
     "read",
     "renormalise",
+    "represent",
     "rounds",
     "scaffold",
     "server_step",

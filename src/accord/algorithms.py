@@ -10,6 +10,7 @@ from accord.check import Count, Fraction, NonNegative, Positive, Range
 from accord.flat import On
 from accord.part import Part
 from accord.parts.adapt import Adapt
+from accord.parts.align import Align
 from accord.parts.alone import Alone
 from accord.parts.beside import Beside
 from accord.parts.constrain import Constrain
@@ -19,6 +20,7 @@ from accord.parts.corrective import Corrective
 from accord.parts.debias import Debias
 from accord.parts.distil import Distil
 from accord.parts.dynamic import Dynamic
+from accord.parts.gradaug import Gradaug
 from accord.parts.hold import Hold
 from accord.parts.inertia import Inertia
 from accord.parts.meta import Meta
@@ -29,6 +31,7 @@ from accord.parts.perturb import Perturb
 from accord.parts.project import Project
 from accord.parts.proximal import Proximal
 from accord.parts.renormalise import Renormalise
+from accord.parts.represent import Represent
 from accord.parts.task import Task
 from accord.parts.together import Together
 from accord.personal import Finetune, KnnPer, Own
@@ -85,6 +88,23 @@ def fedntd(beta: NonNegative = 1.0, tau: Positive = 1.0) -> Algorithm:
 def mixup(gamma: NonNegative = 0.1) -> Algorithm:
     """FedAvg on mixed pairs of samples. Zhang et al., 2018, in FedAlign's study."""
     return fedavg() + Mixup(gamma)
+
+
+@named
+def gradaug(
+    n: Count = 2,
+    width: Annotated[float, Range(0, 0.999999, above=True)] = 0.8,
+    mu: NonNegative = 1.75,
+    scales: tuple[Positive, ...] = (1.0, 0.875, 0.75, 0.625),
+) -> Algorithm:
+    """FedAvg with narrower copies of the model learning from the whole. Yang et al., 2020, in FedAlign's study."""
+    return fedavg() + Gradaug(n, width, mu, scales)
+
+
+@named
+def fedalign(width: Annotated[float, Range(0, 0.999999, above=True)] = 0.25, mu: NonNegative = 0.45) -> Algorithm:
+    """FedAvg with a last stage that stretches its input alike at two widths. Mendieta et al., 2022."""
+    return fedavg() + Align(width, mu)
 
 
 @named
@@ -218,6 +238,12 @@ def fedoptz(
 ) -> Algorithm:
     """FedAvg and a corrective step along the clients' gradients, weighted so that no client's loss need suffer."""
     return fedavg("uniform") + Corrective(alpha, constraint, means)
+
+
+@named
+def fedsr(l2r: NonNegative = 0.01, cmi: NonNegative = 0.001, trained: bool = True) -> Algorithm:
+    """FedAvg of simple stochastic representations; needs a model such as `stochastic`. Nguyen et al., 2022."""
+    return fedavg("uniform") + Represent(l2r, cmi, trained)
 
 
 @named

@@ -66,5 +66,7 @@ def planned(out: Path) -> tuple[list[Cell], float | None]:
         said, seeds, algorithms, target = (record[key] for key in ("set_up", "seeds", "algorithms", "target"))
         base, count = said | {"seed": min(seeds)}, len(seeds)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}): begin the comparison again with `accord compare --out {out}`") from None
+        raise ValueError(
+            f"{path} is damaged ({type(error).__name__}: {error}): begin the comparison again with `accord compare --out {out}`"
+        ) from None
     return cells(Experiment.of(base, str(path)), texts(algorithms), count, out), fraction(target, f"target in {path}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from accord.server import Server
@@ -43,11 +44,13 @@ class Checkpoint:
         for key, state in server.state.items():
             tensors |= {f"{keys.index(key)}/{name}": tensor for name, tensor in state.items()}
         name = f"server-{server.round:06d}.safetensors"
-        save_file({label: tensor.detach().cpu().contiguous().clone() for label, tensor in tensors.items()}, self.folder / name)
+        draft = self.folder / (name + ".new")  # the manifest in force may name a file of this very round
+        save_file({label: tensor.detach().cpu().contiguous().clone() for label, tensor in tensors.items()}, draft)
+        draft.replace(self.folder / name)
         versions = store.flush()
         write_atomically(self.manifest, json.dumps({"round": server.round, "server": name, "clients": versions, **notes}))
         store.commit(versions)
-        for old in self.folder.glob("server-*.safetensors"):
+        for old in self.folder.glob("server-*"):
             if old.name != name:
                 old.unlink()
         self._cost, self._since = time.monotonic() - started, time.monotonic()
@@ -57,16 +60,30 @@ class Checkpoint:
         if not self.manifest.is_file():
             store.restore({})
             return None
-        notes: dict[str, Any] = json.loads(self.manifest.read_text())
-        tensors = load_file(self.folder / notes["server"])
-        server.w, server.b, server.round = tensors.pop("w"), tensors.pop("b"), notes["round"]
-        found: dict[Any, dict[str, torch.Tensor]] = {}
-        for label, tensor in tensors.items():
-            index, _, name = label.partition("/")
-            found.setdefault(server.algorithm.keys[int(index)], {})[name] = tensor
-        server.state = dict(found)
-        store.restore({int(client): version for client, version in notes["clients"].items()})
+        try:
+            notes: dict[str, Any] = json.loads(self.manifest.read_text(encoding="utf-8"))
+            tensors = load_file(self.folder / notes["server"])
+            w, b, at = tensors.pop("w"), tensors.pop("b"), notes["round"]
+            found: dict[Any, dict[str, torch.Tensor]] = {}
+            for label, tensor in tensors.items():
+                index, _, name = label.partition("/")
+                found.setdefault(server.algorithm.keys[int(index)], {})[name] = tensor
+            versions = {int(client): version for client, version in notes["clients"].items()}
+        except (ValueError, LookupError, TypeError, AttributeError, OSError, SafetensorError) as error:
+            raise damaged(self.folder, error) from None
+        if w.shape != server.w.shape or b.shape != server.b.shape:
+            raise ValueError(
+                f"the checkpoint in {self.folder} is of another model ({len(w)} weights, not {len(server.w)}): remove that folder"
+            )
+        server.w, server.b, server.round, server.state = w, b, at, dict(found)
+        store.restore(versions)
         return notes
+
+
+def damaged(folder: Path, error: Exception) -> ValueError:
+    """What is said of a checkpoint that cannot be read."""
+    why = f"{type(error).__name__}: {error}"
+    return ValueError(f"the checkpoint in {folder} is damaged ({why}): remove that folder, and `accord resume` begins with the first round")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -17,8 +17,8 @@ import click
 from accord import catalogue, listing
 from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
-from accord.experiment import Experiment, checked, cores
 from accord.engines.crew import Lost
+from accord.experiment import Experiment, checked, cores
 from accord.run import resume, run
 from accord.screen import Screen
 
@@ -31,7 +31,7 @@ _HELP = {
     "clients": "how many; 0: as many as the data has",
     "model": "accord list models",
     "rounds": "how many",
-    "per_round": "clients a round, drawn at random; 0: as the algorithm says",
+    "per_round": "clients a round, drawn at random (default: 5, unless the recipe says); 0: as the recipe says",
     "epochs": "local passes a round",
     "steps": "local steps a round in place of epochs; a number or 'uniform(5, 50)'",
     "batch_size": "samples a local step",
@@ -77,8 +77,8 @@ def accord() -> None:
 @settings
 def run_command(experiment: str | None, sets: Sequence[str], out: str | None, as_json: bool, **flags: Any) -> None:
     """Train one algorithm. EXPERIMENT is a TOML file or a name that `accord list experiments` shows; without one, handwritten digits."""
-    asked, extra = gather(experiment or "digits", flags, sets)
-    if extra and experiment:
+    asked, extra = gather(experiment, flags, sets)
+    if extra:
         raise ValueError(f"{experiment} compares algorithms: use `accord compare {experiment}`, or leave out {', '.join(sorted(extra))}")
     _one(asked, Path(out) if out else fresh("run"), as_json)
 
@@ -134,7 +134,11 @@ def report_command(folders: Sequence[str], out: str | None, target: str | None, 
     from accord.reports import load, write_page
 
     page = Path(out) if out else Path(folders[0]) / "report.html"
-    click.echo(write_page(load(list(folders)), page, baseline=baseline, target=catalogue.fraction(target, "--target")))
+    comparison, aim = load(list(folders)), catalogue.fraction(target, "--target")
+    try:
+        click.echo(write_page(comparison, page, baseline=baseline, target=aim))
+    except OSError as error:
+        raise ValueError(f"cannot write {str(page)!r} ({error.strerror}): choose another file with --out") from None
 
 
 @accord.command("list")
@@ -147,10 +151,10 @@ def list_command(what: str, use: Sequence[str], as_json: bool) -> None:
     listing.show(what, as_json)
 
 
-def gather(file: str, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
+def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:
     """The experiment that file, flags and `--set` describe, in this order of strength, and the keys that only `compare` knows."""
-    read, where = catalogue.read(file)
-    extra = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}
+    read, where = catalogue.read(file) if file else ({}, "")
+    extra: dict[str, Any] = {key: read.pop(key) for key in ("algorithms", "seeds", "target") if key in read}
     given = {key: _flag(key, literal(key, value)) for key, value in flags.items() if value not in (None, ())}
     found = Experiment().with_(read, where).with_(given)
     for each in sets:
@@ -268,7 +272,8 @@ def _usage(error: click.ClickException) -> str:
         return f"no such option {error.option_name}{nearest(error.option_name, known)}"
     if isinstance(error, click.UsageError) and error.message.startswith("No such command"):
         return f"{error.message.rstrip('.')}{nearest(error.message.split(chr(39))[1], accord.commands)}; see accord --help"
-    return f"{error.format_message().rstrip('.')}; see accord {f'{error.ctx.info_name} ' if error.ctx and error.ctx.parent else ''}--help"
+    command = f"{error.ctx.info_name} " if isinstance(error, click.UsageError) and error.ctx and error.ctx.parent else ""
+    return f"{error.format_message().rstrip('.')}; see accord {command}--help"
 
 
 def _say(message: str) -> None:

@@ -193,7 +193,12 @@ class Client:
         if read is None:
             return out
         self._body = _Body(x, read, out.features, out.latent)
-        return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach())
+        latent = None if out.latent is None else (out.latent[0].detach(), out.latent[1].detach())
+        return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach(), latent)
+
+    def forget(self) -> None:
+        """Let the next `forward` make a pass of its own, even where one through the body is at hand."""
+        self._body = None
 
     def backward(self, loss: Tensor, on: On = "all") -> None:
         """Add the gradient of a loss to `g`, for the named part of the weights."""

@@ -16,7 +16,7 @@ from typing import Any
 from accord.checkpoint import write_atomically
 from accord.engines.crew import DEATHS, Hand, Lost, dismiss, hire, portable, ready, receive, send
 from accord.experiment import Experiment, device_of
-from accord.run import run
+from accord.run import make, run
 
 Watch = Callable[["Cell", Mapping[str, Any]], None]
 _TELL = 0.2  # seconds between two messages of one worker
@@ -59,7 +59,7 @@ def unique(slugs: Sequence[str]) -> list[str]:
 
 def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float | None, watch: Watch) -> None:
     """Run the cells, `workers` at a time, and leave `comparison.json` beside them."""
-    out.mkdir(parents=True, exist_ok=True)
+    make(out)
     runs: dict[str, list[str]] = {}
     for cell in planned:
         runs.setdefault(cell.experiment.name, []).append(cell.folder.relative_to(out).as_posix())

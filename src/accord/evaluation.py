@@ -32,7 +32,8 @@ def evaluate(
         for score in scores[1:]:
             whole = whole + score
         each = [r / t if t else None for r, t in zip(whole.right.tolist(), whole.total.tolist(), strict=True)]
-        found["global"] = {"accuracy": whole.accuracy, "loss": whole.loss / max(whole.samples, 1), "classes": each}
+        loss = whole.loss / max(whole.samples, 1)
+        found["global"] = {"accuracy": whole.accuracy, "loss": loss if math.isfinite(loss) else None, "classes": each}
     tested = [k for k in range(len(federation.tests)) if len(federation.tests[k])]
     ours, new = [k for k in tested if k < federation.population], [k for k in tested if k >= federation.population]
     if ours:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import tomllib
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from accord.pieces import use
 from accord.recipe import read
 from accord.rules import Steps
 from accord.seeds import number
-from accord.select import Uniform
+from accord.select import All, Uniform
 
 EngineName = Literal["auto", "process", "threads", "processes"]
 _RULE = {
@@ -60,8 +61,8 @@ class Experiment:
     split: str = "dirichlet(0.1)"
     clients: Count | None = 20  # None: as many as the data has, for natural splits
     model: str = "auto"  # an mlp for flat data and small images, the two-convolution cnn for images from 24 pixels
-    rounds: Count = 100
-    per_round: Count | None = 10  # None: what the algorithm's selection says
+    rounds: Count = 60
+    per_round: Whole | None = None  # None: 5, unless the recipe says who takes part; 0: as the recipe says, all if it does not
     epochs: Count | None = None
     steps: Count | str | None = None  # a number, or a draw such as "uniform(5, 50)"
     batch_size: Count | None = None
@@ -123,13 +124,15 @@ class Experiment:
         if "epochs" in given:
             given["steps"] = None
         algorithm = algorithm + dataclasses.replace(algorithm.rule, **given)
-        return algorithm if self.per_round is None else algorithm + self._select(algorithm)
+        chosen: Algorithm = algorithm + self._select(algorithm.select)
+        return chosen
 
-    def _select(self, algorithm: Algorithm) -> Any:
-        fields = {f.name for f in dataclasses.fields(algorithm.select)}  # type: ignore[arg-type]
-        assert self.per_round is not None
-        select: Any = algorithm.select
-        return dataclasses.replace(select, count=self.per_round) if "count" in fields else Uniform(self.per_round)
+    def _select(self, select: Any) -> Any:
+        if self.per_round is None:
+            return Uniform(min(5, self.clients or 5)) if select == All() else select
+        if self.per_round == 0:
+            return select
+        return dataclasses.replace(select, count=self.per_round) if hasattr(select, "count") else Uniform(self.per_round)
 
     def federation(self) -> Federation:
         """The clients' data."""
@@ -168,7 +171,7 @@ class Experiment:
             split=repr(read_split(self.split)),
             clients=federation.population,
             model=repr(read(self.model if self.model != "auto" else model_for(federation.train.shape), "model")),
-            per_round=None,
+            per_round=0,
             workers=self.workers or cores(),
             **left_to_recipe,
         )
@@ -176,7 +179,7 @@ class Experiment:
     def settings(self) -> dict[str, Any]:
         """Every key that is not None, as a file writes it: `Experiment.of` makes the same experiment of them."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        found |= {"per_round": self.per_round or 0, "clients": self.clients or 0}
+        found["clients"] = self.clients or 0
         return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items() if value is not None}
 
     def toml(self) -> str:
@@ -189,14 +192,14 @@ class Experiment:
 
 
 def checked(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Settings whose keys exist and whose values fit; for `clients` and `per_round`, 0 stands for None."""
+    """Settings whose keys exist and whose values fit; for `clients`, 0 stands for None."""
     hints = typing.get_type_hints(Experiment, include_extras=True)
     place = f" in {where}" if where else ""
     found = {}
     for key, value in settings.items():
         if key not in hints:
             raise ValueError(f"unknown key {key!r}{place}{nearest(key, hints) or '; the flags of `accord run --help` are the keys'}")
-        if value == 0 and value is not False and key in ("clients", "per_round"):
+        if value == 0 and value is not False and key == "clients":
             value = None
         if value == "" and key in _TEXTS:
             raise ValueError(f"{key}{place} is empty; write {_TEXTS[key]}, or leave it out")
@@ -237,9 +240,10 @@ def cores() -> int:
 def device_of(name: str) -> str:
     """The device, if this machine has it."""
     try:
-        if torch.zeros(1, device=name).sum().item():
-            raise RuntimeError("it does not compute")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.zeros(1, device=name).sum().item()
     except Exception as error:  # PyTorch has many ways to say that a device is missing
-        reason = str(error).split("\n")[0].split(". ")[0]
+        reason = str(error).split("\n")[0].split(". ")[0][:150]
         raise ValueError(f"device {name!r} is not there: {reason}; write cpu, or what PyTorch finds on this machine") from None
     return name

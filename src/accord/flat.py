@@ -224,13 +224,13 @@ def head_of(module: nn.Module) -> str:
 
 
 def digest(named: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of a state dictionary: names, types, shapes and bytes, in their order.
+    """The SHA-256 of a state dictionary: names in alphabetical order, types, shapes and bytes.
 
     >>> digest({"w": torch.zeros(2)})[:12]
     'c54171aeb4bd'
     """
     total = hashlib.sha256()
-    for name, tensor in named.items():
+    for name, tensor in sorted(named.items()):
         plain = tensor.detach().cpu().contiguous()
         total.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
         total.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")

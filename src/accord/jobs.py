@@ -114,7 +114,15 @@ class Train(Job):
             me.begin()
         else:
             me.resume(paused)
-        me.run(worker.place(itertools.islice(batches, me.step, stop)))
+        try:
+            me.run(worker.place(itertools.islice(batches, me.step, stop)))
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                f"client {client} has a batch of one sample, which BatchNorm cannot normalise: use another batch size, "
+                "sgd(drop_last=True), clients with more samples, or a model with group norm"
+            ) from None
         if stop is not None:
             return me.pause()
         me.end()

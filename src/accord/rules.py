@@ -62,13 +62,13 @@ class SGD(Rule):
     on with its own v from round to round, as FedAlign's program does.
     """
 
-    lr: Positive = 0.01
+    lr: Positive = 0.02
     momentum: Annotated[float, Range(0, 0.999999)] = 0.9
     decay: NonNegative = 0.0
     nesterov: bool = False
-    epochs: Count = 1
+    epochs: Count = 3
     steps: Count | Steps | None = None
-    batch: Count = 50
+    batch: Count = 20
     drop_last: bool = False
     lr_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
     on: On = "all"
@@ -109,6 +109,20 @@ class SGD(Rule):
     def end(self, client: Client) -> None:
         if self.persist and self.momentum and self in client.memo:
             client.kept[self] = {"v": client.memo[self]}
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(SGD(steps=5, decay=1e-4))
+        '5 steps of 20 samples, lr 0.02, momentum 0.9, weight decay 0.0001'
+        """
+        work = f"{self.epochs} epoch{'s' * (self.epochs > 1)} in batches" if self.steps is None else f"{self.steps!r} steps"
+        lr = f"lr {self.lr:g}" + (f" x {self.lr_decay:g} a round" if self.lr_decay < 1 else "")
+        extra = [f"weight decay {self.decay:g}"] if self.decay else []
+        extra += [f"only the {self.on} moves"] if self.on != "all" else []
+        extra += [f"clipped at {self.clip:g}"] if self.clip else []
+        kind = "Nesterov momentum" if self.nesterov else "momentum"
+        return ", ".join([f"{work} of {self.batch} samples", lr, f"{kind} {self.momentum:g}", *extra])
 
     def reach(self, steps: int) -> float:
         """How far `steps` equal gradients carry the weights, in units of lr: the number of steps, or more with momentum.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -16,7 +17,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import nn
 
-from accord.checkpoint import Checkpoint, write_atomically
+from accord.checkpoint import Checkpoint, damaged, write_atomically
 from accord.cohort import Cohort
 from accord.data.federation import Federation
 from accord.data.read import read_data, read_split
@@ -48,33 +49,44 @@ class Run:
 
     @classmethod
     def open(cls, experiment: Experiment, out: Path) -> Run:
-        """A run at its start; the folder gets everything that is known by now."""
-        federation = experiment.federation()
-        experiment = experiment.resolved(federation)
+        """A run at its start, or where its folder can take it up."""
+        asked, federation = experiment, experiment.federation()
+        experiment = asked.resolved(federation)
         device_of(experiment.device)
         module = experiment.module(federation)
         algorithm = experiment.recipe()
-        out.mkdir(parents=True, exist_ok=True)
-        written, text = out / "experiment.toml", experiment.toml()
-        known = written.is_file() and written.read_text(encoding="utf-8") == text
-        write_atomically(written, text)
-        write_atomically(out / "environment.json", json.dumps(environment(), indent=1))
-        write_atomically(out / "federation.json", json.dumps(described(federation)))
+        make(out)
+        begun = _begun(out)
+        known = begun is not None and (asked.same_as(begun) or experiment.same_as(begun))
         server = Server.start(algorithm, module)
         store = Store(algorithm.keys, out / "checkpoint" / "clients", int(experiment.state_memory * 2**20))
         return cls(experiment, out, federation, module, server, store, Checkpoint(out / "checkpoint"), known=known)
 
-    def clear(self) -> None:
-        """Forget what the folder holds of an earlier run."""
-        shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
-        for name in ("rounds.jsonl", "result.json", "model.safetensors"):
+    def begin(self) -> None:
+        """Forget what the folder holds of an earlier run, and note what is known of this one; killed in between, it holds no run."""
+        for name in ("experiment.toml", "result.json", "model.safetensors", "checkpoint/checkpoint.json", "rounds.jsonl"):
             (self.out / name).unlink(missing_ok=True)
+        shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
+        write_atomically(self.out / "environment.json", json.dumps(environment(), indent=1))
+        write_atomically(self.out / "federation.json", json.dumps(described(self.federation)))
+        write_atomically(self.out / "experiment.toml", self.experiment.toml())
 
     def restore(self) -> None:
         """Go on from the folder's checkpoint, if there is one; lines written after it are taken back."""
         notes = self.checkpoint.load(self.server, self.store)
         if notes is not None:
-            self.spent, self.last = notes["spent"], notes["last"]
+            try:
+                self.spent, self.last = {key: notes["spent"][key] + 0 for key in self.spent}, dict(notes["last"])
+                then = Experiment.of(notes["experiment"], str(self.checkpoint.manifest))
+            except (LookupError, TypeError, AttributeError) as error:
+                raise damaged(self.checkpoint.folder, error) from None
+            if not self.experiment.same_as(then):
+                now, before = self.experiment.settings(), then.settings()
+                changed = ", ".join(key for key in sorted(now | before) if now.get(key) != before.get(key))
+                raise ValueError(
+                    f"{self.out / 'experiment.toml'} was changed since the checkpoint beside it ({changed}): "
+                    "change it back, or run it into another folder"
+                )
         log = self.out / "rounds.jsonl"
         if log.exists():
             os.truncate(log, min(self.spent["lines"], log.stat().st_size))
@@ -83,10 +95,11 @@ class Run:
         """What a reader should know before the numbers."""
         parameters = sum(p.numel() for p in self.module.parameters())
         sizes = self.federation.clients.sizes[: self.federation.population]
-        policy = self.server.algorithm.buffers.policy
+        algorithm, policy = self.server.algorithm, self.server.algorithm.buffers.policy
         data, split, model = read_data(self.experiment.data), read_split(self.experiment.split), read(self.experiment.model, "model")
         return {
-            "algorithm": brief(self.server.algorithm),
+            "algorithm": brief(algorithm),
+            "local work": str(algorithm.rule),
             "data": f"{brief(data)}, {len(self.federation.train)} training and {len(self.federation.test)} test samples",
             "clients": f"{self.federation.population}, {int(sizes.min())} to {int(sizes.max())} samples each",
             "split": f"{brief(split)}, heterogeneity {self.federation.heterogeneity:.3f}, fingerprint {self.federation.fingerprint}",
@@ -110,25 +123,21 @@ class Run:
             dropout=e.dropout,
         )
         with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log:
-            try:
-                started = clock + self.spent["seconds"]
-                for cohort in todo:
-                    line = self._line(cohort, engine, time.perf_counter() - started)
-                    self.spent["lines"] += log.write(json.dumps(line) + "\n")
-                    log.flush()
-                    self.spent["seconds"] = time.perf_counter() - clock
-                    progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
-                    if self.checkpoint.due:
-                        self.save()
-                    started = time.perf_counter()
-            except KeyboardInterrupt:
-                self.save()
-                raise
+            started = clock + self.spent["seconds"]
+            for cohort in todo:
+                line = self._line(cohort, engine, time.perf_counter() - started)
+                self.spent["lines"] += log.write(json.dumps(line) + "\n")
+                log.flush()
+                self.spent["seconds"] = time.perf_counter() - clock
+                progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
+                if self.checkpoint.due:
+                    self.save()
+                started = time.perf_counter()
         return self._finish(engine)
 
     def save(self) -> None:
         """Write a checkpoint now."""
-        self.checkpoint.save(self.server, self.store, {"spent": self.spent, "last": self.last})
+        self.checkpoint.save(self.server, self.store, {"spent": self.spent, "last": self.last, "experiment": self.experiment.settings()})
 
     def _line(self, cohort: Cohort, engine: Engine, seconds: float) -> dict[str, Any]:
         """The record of one round."""
@@ -138,7 +147,7 @@ class Run:
             "clients": cohort.accepted,
             "absent": cohort.absent,
             "rejected": [{"client": k, "reason": why} for k, why in cohort.rejected.items()],
-            "loss": loss if loss == loss else None,
+            "loss": loss if math.isfinite(loss) else None,
             "bytes_down": cohort.bytes_down,
             "bytes_up": cohort.bytes_up,
             "seconds": round(seconds, 4),
@@ -204,13 +213,11 @@ def run(
     """
     this = Run.open(experiment, out)
     if not (keep and this.known):
-        this.clear()
+        this.begin()
     this.restore()
     began(this)
-    done = out / "result.json"
-    if done.is_file():
-        result: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        return result
+    if (out / "result.json").is_file():
+        return finished(out)
     e = this.experiment
     with open_engine(e.engine, this.module, this.federation, workers=e.workers, device=e.device, rounds=e.rounds) as engine:
         return this.go(engine, progress)
@@ -222,6 +229,39 @@ def resume(out: Path, *, progress: Progress = lambda line: None, began: Callable
         raise ValueError(f"{str(out)!r} holds no run: there is no experiment.toml in it")
     experiment = Experiment.of(read_file(out / "experiment.toml"), str(out / "experiment.toml"))
     return run(experiment, out, keep=True, progress=progress, began=began)
+
+
+def finished(out: Path) -> dict[str, Any]:
+    """The result of a finished run."""
+    path = out / "result.json"
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        wanted = ("algorithm", "digest", "accuracy", "rounds", "seconds", "bytes_up", "bytes_down", "evaluation", "rejected", "engine")
+        missing = [key for key in wanted if key not in result]
+        if not isinstance(result, dict) or missing:
+            raise ValueError(f"there is no {missing[0]}")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): remove it, and `accord resume {out}` writes it again") from None
+    return result | {"out": str(out)}
+
+
+def make(out: Path) -> None:
+    """Make a folder for results, unless it is there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(out, os.W_OK | os.X_OK) else "no permission to write in it"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        raise ValueError(f"cannot put results into {str(out)!r} ({reason}): choose another folder with --out")
+
+
+def _begun(out: Path) -> Experiment | None:
+    """The experiment that a folder holds, if it holds one that can be read."""
+    try:
+        return Experiment.of(read_file(out / "experiment.toml"))
+    except ValueError:
+        return None
 
 
 def accuracy(evaluation: dict[str, Any]) -> float | None:

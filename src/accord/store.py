@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -40,11 +41,21 @@ class Store:
         if client not in self.versions:
             return {}
         kept: dict[Hashable, dict[str, Tensor]] = {}
-        for label, tensor in load_file(self._file(client, self.versions[client])).items():
+        for label, tensor in self._read(client).items():
             index, _, name = label.partition("/")
             kept.setdefault(self.keys[int(index)], {})[name] = tensor
         self._hold(client, kept)
         return kept
+
+    def _read(self, client: int) -> dict[str, Tensor]:
+        file = self._file(client, self.versions[client])
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(
+                f"what client {client} keeps, in {file}, is damaged ({error}): "
+                f"remove {self.folder.parent}, and `accord resume` begins with the first round"
+            ) from None
 
     def put(self, client: int, kept: Mapping[Hashable, State]) -> None:
         """Replace what this client keeps."""

@@ -40,9 +40,10 @@ class Dirichlet(Split):
 
     def cut(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, columns: Columns) -> Lists:
         least = smallest(self.min_size, len(labels), clients)
-        if self.variant == "fedconst":
-            return self.rounded(labels, clients, rng, least)
-        return self.capped(labels, clients, rng, least)
+        with np.errstate(invalid="ignore"):  # the draws of a tiny alpha may be no numbers; such an attempt fails like any other
+            if self.variant == "fedconst":
+                return self.rounded(labels, clients, rng, least)
+            return self.capped(labels, clients, rng, least)
 
     def capped(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, least: int) -> Lists:
         """The loop of Hsu et al. with the cap of FedMA."""

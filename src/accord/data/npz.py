@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,10 @@ class Npz(Source):
         for role, name in used.items():
             if name is not None:
                 values = arrays[name]
+                if not values.size or not values.ndim:
+                    raise ValueError(
+                        f"{self.path}: the array {name!r} has the shape {values.shape}; it must hold one entry for each sample"
+                    )
                 labels = role.endswith("y")
                 found[role] = whole_labels(values.reshape(len(values), -1)[:, 0], name, self.path) if labels else samples(values, self.path)
         for split in ("train", "test"):
@@ -71,9 +76,13 @@ def read_npz(path: Path) -> Mapping[str, NDArray[Any]]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
+        with path.open("rb") as whole:
+            zipped = zipfile.is_zipfile(whole)
+        if not zipped:
+            raise ValueError("it is cut short, or of another kind")
         with np.load(path) as file:
             return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
         raise ValueError(f"{path} is no whole .npz file ({error}): write it again with numpy.savez") from None
 
 

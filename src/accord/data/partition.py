@@ -63,7 +63,7 @@ class Quantity(Split):
     def cut(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, columns: Columns) -> Lists:
         least = smallest(self.min_size, len(labels), clients)
         for _ in range(ATTEMPTS):
-            at = np.cumsum(rng.dirichlet(np.full(clients, self.alpha))) * len(labels)
+            at = np.nan_to_num(np.cumsum(rng.dirichlet(np.full(clients, self.alpha)))) * len(labels)  # a tiny alpha may draw no numbers
             lists = np.split(rng.permutation(len(labels)), np.floor(at[:-1] + 1e-9).astype(np.int64))
             if min(map(len, lists)) >= least:
                 return lists

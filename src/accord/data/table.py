@@ -20,6 +20,7 @@ from accord.data.digits import stratified
 from accord.data.images import decode
 
 Column = NDArray[np.generic]
+MOST_CLASSES = 1_000_000  # a larger label is no class, but a number of something else
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,9 @@ def whole_labels(values: Column, name: str, where: str) -> Tensor:
             wrong = next((v for v in values.tolist() if not isinstance(v, int) and not (isinstance(v, float) and v.is_integer())), None)
             raise ValueError(f"{where}: the labels in {name!r} must be whole numbers from 0, and there is {wrong!r}; choose another column")
     labels = torch.from_numpy(values.astype(np.int64))
-    if len(labels) and int(labels.min()) < 0:
-        raise ValueError(
-            f"{where}: the labels in {name!r} must be whole numbers from 0, and there is {int(labels.min())}; choose another column"
-        )
+    odd = [int(end) for end in (labels.min(), labels.max()) if not 0 <= end < MOST_CLASSES] if len(labels) else []
+    if odd:
+        raise ValueError(f"{where}: the labels in {name!r} must be whole numbers from 0, and there is {odd[0]}; choose another column")
     return labels
 
 

@@ -4,6 +4,25 @@ from accord.models.cnn import Cnn, ConvNet
 from accord.models.lenet import LeNet, LeNet5
 from accord.models.mlp import Mlp, PerceptronNet
 from accord.models.model import Model
+from accord.models.resnet import Basic, Bottleneck, ResNet, ResNet18, ResNet56, survival
+from accord.models.slim import slimmed
 from accord.models.stochastic import Stochastic, StochasticNet
 
-__all__ = ["Cnn", "ConvNet", "LeNet", "LeNet5", "Mlp", "Model", "PerceptronNet", "Stochastic", "StochasticNet"]
+__all__ = [
+    "Basic",
+    "Bottleneck",
+    "Cnn",
+    "ConvNet",
+    "LeNet",
+    "LeNet5",
+    "Mlp",
+    "Model",
+    "PerceptronNet",
+    "ResNet",
+    "ResNet18",
+    "ResNet56",
+    "Stochastic",
+    "StochasticNet",
+    "slimmed",
+    "survival",
+]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accord.flat import Output
+from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
+from accord.models.norm import Norm, normalise
 from accord.recipe import named
 
 
@@ -21,11 +21,16 @@ class LeNet(nn.Module):
     (torch.Size([2, 10]), torch.Size([2, 84]))
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, bias: bool = False) -> None:
+    stages = ("conv1", "conv2")
+    one_size = True
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, bias: bool = False, norm: Norm = "none") -> None:
         nn.Module.__init__(self)
         channels, high, wide = shape
         self.conv1 = nn.Conv2d(channels, 6, 5, bias=bias)
+        self.norm1 = normalise(norm, 6)
         self.conv2 = nn.Conv2d(6, 16, 5, bias=bias)
+        self.norm2 = normalise(norm, 16)
         for _ in range(2):
             high, wide = (high - 4) // 2, (wide - 4) // 2
         self.fc1 = nn.Linear(16 * high * wide, 120, bias=bias)
@@ -33,8 +38,8 @@ class LeNet(nn.Module):
         self.head = nn.Linear(84, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Output:
-        x = F.relu(F.max_pool2d(self.conv1(x), 2), inplace=True)
-        x = F.relu(F.max_pool2d(self.conv2(x), 2), inplace=True)
+        x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
+        x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
         x = F.relu(self.fc1(x.flatten(1)), inplace=True)
         features = F.relu(self.fc2(x), inplace=True)
         return Output(self.head(features), features)
@@ -43,7 +48,8 @@ class LeNet(nn.Module):
 class LeNet5(Model):
     """LeCun et al. 1998 with ReLU and max-pooling, as FedCONST uses it: no biases unless asked for.
 
-    `init="he"` draws weights from He's normal distribution and sets biases to zero, `"torch"` leaves torch's own draw.
+    `init="he"` draws weights from He's normal distribution and sets biases to zero, `"torch"` leaves torch's own draw, `"sphere"`
+    centres its rows and gives them the norm sqrt(2). `norm` stands behind each convolution.
 
     >>> from accord.models.lenet import LeNet5
     >>> sum(p.numel() for p in LeNet5().build((3, 32, 32), 10).parameters())
@@ -51,21 +57,11 @@ class LeNet5(Model):
     """
 
     bias: bool = False
-    init: Literal["torch", "he"] = "torch"
+    init: Init = "torch"
+    norm: Norm = "none"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        net = LeNet(image_shape(shape, "lenet5", 16), classes, self.bias)
-        return he(net) if self.init == "he" else net
+        return initialise(LeNet(image_shape(shape, "lenet5", 16), classes, self.bias, self.norm), self.init)
 
 
 named(LeNet5, "lenet5")
-
-
-def he(net: nn.Module) -> nn.Module:
-    """The network with weights drawn anew from $N(0, 2/n_{in})$ and zero biases (He et al. 2015)."""
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    return net

@@ -21,6 +21,9 @@ class PerceptronNet(nn.Module):
     (torch.Size([2, 10]), torch.Size([2, 200]))
     """
 
+    stages = ("body",)
+    one_size = True
+
     def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True) -> None:
         nn.Module.__init__(self)
         widths = (inputs, *hidden)

@@ -8,7 +8,12 @@ from torch import nn
 
 
 class Model:
-    """A recipe piece; `build` makes the module, which draws its weights from torch's current random state."""
+    """A recipe piece; `build` makes the module, which draws its weights from torch's current random state.
+
+    A module may say more about itself than its answers do: `head_name`, the child that is the head (else the last one); `stages`, the
+    names of the children between input and head, in order, each read by the next (`align` runs the last of them by itself); and
+    `one_size = True` when it reads images of one size only (`gradaug` then shows it no others).
+    """
 
     kind: ClassVar[str] = "model"
     name: str

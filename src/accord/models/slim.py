@@ -1,0 +1,141 @@
+"""A module at a reduced width, on the leading channels of its own weights: no second model and no special layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from accord.flat import head_of
+
+_Rule: TypeAlias = "Callable[[_Narrow, Any, Tensor], Tensor]"
+
+
+def divisible(size: float, by: int = 8) -> int:
+    """The multiple of `by` that is nearest to a size and at least nine tenths of it; of sizes that round to nothing, 1 or more.
+
+    >>> divisible(25.6), divisible(12.8), divisible(1.0), divisible(1.6)
+    (24, 16, 1, 9)
+    """
+    found = max(1, int(size + by / 2) // by * by)
+    return found if found >= 0.9 * size else found + by
+
+
+def channels(count: int, width: float) -> int:
+    """How many of so many channels are left at a width.
+
+    >>> channels(64, 0.25), channels(32, 0.8), channels(6, 0.25)
+    (16, 24, 6)
+    """
+    return min(count, divisible(count * width))
+
+
+@contextmanager
+def slimmed(module: nn.Module, width: float, *, stage: bool = False) -> Iterator[None]:
+    """Within the block the module computes with the first `channels(C, width)` of the C outputs of each of its layers.
+
+    Every layer reads as many inputs as it is given, so the first one reads them all. What the head answers stays whole; with `stage`
+    the module is a part of a network without a head, and what it is given may have been cut before. BatchNorm uses the statistics of
+    the batch and leaves its own alone, even where all channels are left. The weights are views: gradients arrive where they belong.
+    Slimmable networks: Yu et al., 2019; widths as in FedAlign's and GradAug's programs.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
+    >>> with slimmed(net, 0.25):
+    ...     print(net[0](torch.zeros(2, 4)).shape, net(torch.zeros(2, 4)).shape)
+    torch.Size([2, 8]) torch.Size([2, 3])
+    """
+    if width >= 1:
+        yield
+        return
+    narrow = _Narrow(module, width, stage)
+    restart = module.register_forward_pre_hook(narrow.start)
+    before = {layer: layer.__dict__.get("forward") for layer in narrow.rules}
+    for layer, rule in narrow.rules.items():
+        layer.__dict__["forward"] = partial(rule, narrow, layer)
+    try:
+        yield
+    finally:
+        restart.remove()
+        for layer, own in before.items():
+            del layer.__dict__["forward"]
+            if own is not None:
+                layer.__dict__["forward"] = own
+
+
+class _Narrow:
+    """One pass at a reduced width: the layers and what computes them now, and how much the last of them left."""
+
+    def __init__(self, module: nn.Module, width: float, stage: bool) -> None:
+        self.module, self.width = module, width
+        self.rules = {layer: self.rule_of(name, layer) for name, layer in module.named_modules() if _computes(layer)}
+        inside = [] if stage else [layer for layer in module.get_submodule(head_of(module)).modules() if layer in self.rules]
+        self.whole = inside[-1] if inside else None
+        self.stage = stage
+        self.start()
+
+    def start(self, *given: object) -> None:
+        """Begin a pass: n of C channels are left of what is given, which is not known for a stage."""
+        self.left: tuple[int, int] | None = None if self.stage else (1, 1)
+
+    def rule_of(self, name: str, layer: nn.Module) -> _Rule:
+        rule = _RULES.get(type(layer).forward)
+        kind, where = type(layer).__name__, f"{name or 'it'} of {type(self.module).__name__}"
+        if rule is None:
+            known = "Conv1d to Conv3d, Linear, BatchNorm1d to BatchNorm3d and GroupNorm"
+            raise ValueError(f"{where} is a {kind}, which cannot be run at a reduced width: the weights must lie in {known}")
+        if getattr(layer, "groups", 1) > 1:
+            raise ValueError(f"{where} is a {kind} with groups={layer.groups}, which cannot be run at a reduced width: use groups=1")
+        return rule
+
+    def outputs(self, layer: nn.Module, count: int) -> int:
+        """How many outputs of a layer are computed."""
+        left = count if layer is self.whole else channels(count, self.width)
+        self.left = left, count
+        return left
+
+    def convolution(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        n = self.outputs(layer, layer.out_channels)
+        answer: Tensor = layer._conv_forward(x, layer.weight[:n, : x.shape[1]], _first(layer.bias, n))
+        return answer
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        if self.left is not None and x.shape[-1] * self.left[1] != layer.in_features * self.left[0]:
+            wanted = layer.in_features * self.left[0] // self.left[1]
+            raise ValueError(
+                f"a linear layer of {type(self.module).__name__} is given {x.shape[-1]} features at width {self.width:.3g}, where "
+                f"{wanted} belong: it flattens images and so reads one size of them only; show it no others (gradaug(scales=1)), "
+                "or let it average over the image before the layer"
+            )
+        n = self.outputs(layer, layer.out_features)
+        return F.linear(x, layer.weight[:n, : x.shape[-1]], _first(layer.bias, n))
+
+    def batch_norm(self, layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        return F.batch_norm(x, None, None, _first(layer.weight, n), _first(layer.bias, n), training=True, eps=layer.eps)
+
+    def group_norm(self, layer: nn.GroupNorm, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        return F.group_norm(x, math.gcd(layer.num_groups, n), _first(layer.weight, n), _first(layer.bias, n), layer.eps)
+
+
+def _computes(layer: nn.Module) -> bool:
+    """Whether a module has weights of its own or is one of the layers that are known here."""
+    return type(layer).forward in _RULES or any(True for _ in layer.parameters(recurse=False))
+
+
+def _first(tensor: Tensor | None, n: int) -> Tensor | None:
+    return None if tensor is None else tensor[:n]
+
+
+_RULES: dict[Callable[..., Tensor], _Rule] = {
+    **{kind.forward: _Narrow.convolution for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)},
+    nn.Linear.forward: _Narrow.linear,
+    nn.BatchNorm2d.forward: _Narrow.batch_norm,  # one function for BatchNorm1d to 3d
+    nn.GroupNorm.forward: _Narrow.group_norm,
+}
