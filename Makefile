@@ -19,7 +19,7 @@ demo: $(VENV)/.installed  ## compare six algorithms on handwritten digits (about
 	$(BIN)/accord compare
 
 test: $(VENV)/.developing browser  ## the whole suite, with every example in the documentation
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs --doctest-modules src/accord tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -rs --doctest-modules src/accord tests
 
 lint: $(VENV)/.developing  ## ruff: rules and format
 	$(BIN)/ruff check $(SOURCES)

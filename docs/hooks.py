@@ -3,20 +3,21 @@
 import inspect
 from typing import Any
 
-import accord
 import torch
-from accord import Algorithm, Output, Part
-from accord.flat import Layout
+from mkdocs.structure.files import File, Files
+from torch import Tensor
+
+import accord
+from accord import Algorithm, Part
 from accord.listing import may_be, rows
 from accord.parts.task import Task
-from accord.recipe import Entry, brief, entries
-from mkdocs.structure.files import File, Files
-from torch import Tensor, nn
+from accord.recipe import Entry, brief, entries, read
 
 METHODS = {
     "loss": "adds a term to the local objective",
     "gradient": "wraps the function that produces a client's gradient",
     "moved": "corrects the weights after each local step",
+    "trains_on": "says which federation trains",
     "aggregate": "wraps the function that produces the server's step",
 }
 
@@ -82,7 +83,13 @@ def part_page(entry: Entry) -> str:
     lines = [f"# {entry.name}", "", opening, ""]
     lines += [f"::: {where}", "    options:", "      show_root_heading: false", "      show_bases: false", "      members: []", ""]
     lines += ["## Arguments", "", *(arguments(entry) or ["None.", ""])]
-    lines += ["## What it does to a round, at its defaults", "", *(f"- {text}" for text in does), *(f"- {text}" for text in traffic(cls)), ""]
+    lines += [
+        "## What it does to a round, at its defaults",
+        "",
+        *(f"- {text}" for text in does),
+        *(f"- {text}" for text in traffic(cls)),
+        "",
+    ]
     lines += ["## Algorithms that contain it", "", f"{named}.", ""]
     return "\n".join(lines)
 
@@ -105,26 +112,11 @@ def default(entry: Entry, name: str) -> str:
     return "required" if value is inspect.Parameter.empty else f"`{cell(repr(value))}`"
 
 
-class Small(nn.Module):
-    """A model for looking at what a part sends and keeps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Output:
-        z = self.body(x).relu()
-        return Output(self.head(z), z)
-
-
 def traffic(cls: type[Part]) -> list[str]:
     """What travels and what stays, seen in one round of a small model."""
-    part, net = cls(), Small()
+    part = cls()
     algorithm = Algorithm((part,)) if isinstance(part, Task) else accord.fedavg() + part
-    if part not in algorithm.all_parts:
-        algorithm = Algorithm((part,))
-    size = Layout.of(dict(net.named_parameters())).size
-    reply = accord.local_round(algorithm, net, [(torch.randn(6, 3), torch.arange(6) % 2)] * 2)
+    size, reply = round_of(algorithm)
     state = part.server_state(torch.zeros(size))
     found = {
         "sent down beside the weights": {name: state[name] for name in part.sends},
@@ -134,7 +126,25 @@ def traffic(cls: type[Part]) -> list[str]:
     }
     said = [f"{what}: {', '.join(f'`{name}` ({amount(t, size)})' for name, t in held.items())}" for what, held in found.items() if held]
     said = said or ["nothing travels beside the weights, and nothing is kept"]
+    if part.stays:
+        said.append("the weights themselves do not travel")
+    elif part.moves != "all":
+        said.append(f"only the {part.moves} of the model moves and travels")
     return said + (["the server needs every client's update at once, not only sums of them"] if part.reads_all else [])
+
+
+def round_of(algorithm: Algorithm) -> tuple[int, accord.Reply]:
+    """How many weights the first of some small models has that the algorithm can train, and a client's answer."""
+    reasons = []
+    for text in ("mlp(hidden=(4,))", "resnet18(width=4)", "stochastic(of=mlp(hidden=(4,)), width=3)"):
+        net = read(text, "model").build((3, 16, 16), 2)
+        try:
+            reply = accord.local_round(algorithm, net, [(torch.randn(6, 3, 16, 16), torch.arange(6) % 2)] * 2)
+        except ValueError as error:
+            reasons.append(str(error))
+        else:
+            return reply.w.numel(), reply
+    raise ValueError(f"no model for {algorithm!r}: {reasons}")
 
 
 def amount(tensor: Tensor, size: int) -> str:

@@ -3,10 +3,11 @@
 import argparse
 import copy
 
-import accord
 import torch
-from accord.data import Batch
 from torch import nn
+
+import accord
+from accord.data import Batch
 
 
 def score(model: nn.Module, batch: Batch) -> float:

@@ -2,11 +2,12 @@
 
 import argparse
 
-import accord
 import numpy as np
 import torch
-from accord.reports.statistics import interval
 from torch import nn
+
+import accord
+from accord.reports.statistics import interval
 
 
 def federation(seed: int) -> accord.Federation:

@@ -2,11 +2,12 @@
 
 import argparse
 
-import accord
 import torch
+from torch import Tensor, nn
+
+import accord
 from accord import Client, Part, State, named
 from accord.check import Fraction
-from torch import Tensor, nn
 
 
 @named
@@ -36,12 +37,11 @@ def main() -> None:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
         algorithm = accord.read(f"{recipe} + sgd(lr=0.05, epochs=2, batch=20) + uniform(5)")
-        for cohort in accord.rounds(algorithm, net, data, rounds=chosen.rounds):
-            pass
-        model = cohort.server.model(net).eval()
+        *_, last = accord.rounds(algorithm, net, data, rounds=chosen.rounds)
+        model = last.server.model(net).eval()
         accuracy = float((model(test.x).argmax(1) == test.y).float().mean())
         # Weights travel as whole vectors here, so the counted bytes do not fall: this is the effect of sparsity, not its saving.
-        print(f"{recipe:30} {accuracy:.3f} of the test set after {cohort.round + 1} rounds")
+        print(f"{recipe:30} {accuracy:.3f} of the test set after {last.round + 1} rounds")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown page, run in order in one folder: `python documents.py PAGE`, so that a page leaves nothing in the tests' process."""
+"""The code blocks of a Markdown page, run in order in the present folder, in a process of their own: `python documents.py PAGE`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<head>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +64,8 @@ def play(page: Path) -> None:
         if "title" in block.attributes:
             Path(block.attributes["title"]).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            exec(compile(block.text, f"{block.page}:{block.line}", "exec"), {"__name__": "__page__"})
+            sys.modules["page"] = module = ModuleType("page")
+            exec(compile(block.text, f"{block.page}:{block.line}", "exec"), module.__dict__)
         elif block.language == "sh":
             for words, code in commands(block):
                 said = typed(words, code, block)

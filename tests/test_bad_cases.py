@@ -67,7 +67,7 @@ def test_clients_with_one_sample_or_one_class(text: str) -> None:
 
 def test_a_single_client_is_local_training() -> None:
     data = federation((12,))
-    algorithm = accord.fedavg() + accord.sgd(lr=0.05, batch=4)
+    algorithm = accord.fedavg() + accord.sgd(lr=0.05, batch=4, epochs=1)
     server = train(algorithm, net(), data, 1)
     worker = Worker(net(), data)
     reply = Train(algorithm, Flat(net()).w.clone(), worker.model.read_statistics()).run(worker, 0, {})
@@ -224,7 +224,7 @@ def test_the_teacher_answers_with_the_statistics_it_came_with() -> None:
 
 
 def statistics_after(policy: str, count: int = 2) -> tuple[Server, Store, list[Tensor]]:
-    algorithm = accord.fedavg() + accord.buffers(policy) + accord.sgd(lr=0.05, batch=4)  # type: ignore[arg-type]
+    algorithm = accord.fedavg() + accord.buffers(policy) + accord.sgd(lr=0.05, batch=4, epochs=1)  # type: ignore[arg-type]
     server, store = Server.start(algorithm, net(norm=True)), Store(algorithm.keys)
     seen = [server.b]
     for cohort in rounds(algorithm, net(norm=True), federation((8, 12)), rounds=count, server=server, store=store):

@@ -261,7 +261,7 @@ def test_server_step_gives_the_mean_of_the_statistics() -> None:
 
 
 def test_server_step_adds_up_to_what_rounds_does() -> None:
-    data, algorithm = federation(), accord.scaffold() + accord.sgd(lr=0.05, batch=4)
+    data, algorithm = federation(), accord.scaffold() + accord.sgd(lr=0.05, batch=4, epochs=1)
     server = train(algorithm, net(norm=True), data, 1)
     nothing, w0 = torch.empty(0), Flat(net(norm=True)).w.clone()
     deal = [[tuple(b) for b in Train(algorithm, nothing, nothing, 0, 0).batches(data, k)] for k in range(data.population)]

@@ -31,10 +31,10 @@ SIZES = (7, 12, 3, 18, 9, 5, 11)
 TEXTS = [
     "fedavg",
     "fedprox(mu=1) + sgd(lr=0.05, batch=4, epochs=2, momentum=0.9, nesterov=True, decay=0.01, lr_decay=0.9)",
-    "scaffold + sgd(lr=0.05, batch=4)",
-    "scaffold + constrain + uniform(4) + sgd(lr=0.05, batch=4)",
+    "scaffold + sgd(lr=0.05, batch=4, epochs=1)",
+    "scaffold + constrain + uniform(4) + sgd(lr=0.05, batch=4, epochs=1)",
     "fedsam + sgd(lr=0.05, batch=5, drop_last=True)",
-    "fedsol + uniform(3) + sgd(lr=0.05, batch=4)",
+    "fedsol + uniform(3) + sgd(lr=0.05, batch=4, epochs=1)",
     "scaffold + perturb(by=control, rho=0.5) + constrain(order=joint) + buffers(local)",
     "fedavg + buffers(freeze) + sgd(steps=uniform(1, 6), batch=4)",
     "scaffold + sgd(steps=uniform(1, 9), batch=3, lr=0.05) + buffers(local)",
@@ -98,7 +98,7 @@ ALGORITHMS = [e.name for e in entries("algorithm") if e.make.__module__ == "acco
 @pytest.mark.parametrize("engine", ["threads-3", "processes-2"], indirect=True)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_gives_the_same_bits(name: str, engine: Any) -> None:
-    text = f"{name} + uniform(4) + sgd(lr=0.02, batch=5)"
+    text = f"{name} + uniform(4) + sgd(lr=0.02, batch=5, epochs=1)"
     assert run(text, engine, count=2) == run(text, count=2)
 
 
@@ -145,7 +145,7 @@ def test_unequal_steps_are_drawn_from_the_seed() -> None:
 
 @pytest.mark.parametrize("of", ["test", "train", "own", "personal"])
 def test_scores_agree(of: Any, engine: Any) -> None:
-    algorithm = accord.read("fedavg + finetune(2) + sgd(lr=0.05, batch=4)")
+    algorithm = accord.read("fedavg + finetune(2) + sgd(lr=0.05, batch=4, epochs=1)")
     server = Server.start(algorithm, module())
     job = Evaluate(algorithm, server.w, server.b, 2, 0, of=of)
     clients = [0] if of == "test" else list(range(7))
@@ -209,7 +209,7 @@ class Fussy(Net):
 def test_an_error_in_a_client_is_the_callers(make: Any) -> None:
     fussy = Fussy().float()
     with make(fussy, federation((5, 7, 5), dtype=torch.float32)) as opened:
-        algorithm = accord.fedavg() + accord.sgd(batch=5)
+        algorithm = accord.fedavg() + accord.sgd(batch=5, epochs=1)
         with pytest.raises(ValueError, match="this model refuses pairs"):
             list(rounds(algorithm, fussy, federation((5, 7, 5), dtype=torch.float32), rounds=1, engine=opened))
         good = federation((5, 5, 5), dtype=torch.float32)
@@ -233,7 +233,7 @@ def test_clients_cut_in_two_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
         return queues
 
     monkeypatch.setattr(processes, "plan", watched)
-    texts = [*TEXTS[:8], "mixup + sgd(batch=4)"]
+    texts = [*TEXTS[:8], "mixup + sgd(batch=4, epochs=1)"]
     with Processes(module(), data(), workers=2) as two:
         for text in texts:
             assert run(text, two) == wanted(text)

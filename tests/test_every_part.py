@@ -56,7 +56,7 @@ NOTHING: dict[str, str | None] = {
 # Parts that are the innermost of an onion by themselves: they take the place of the task, not a place around it.
 INNERMOST = {"task"}
 
-RULE = accord.sgd(lr=0.05, momentum=0.9, decay=0.01, batch=5)
+RULE = accord.sgd(lr=0.05, momentum=0.9, decay=0.01, batch=5, epochs=1)
 
 
 def text_of(name: str) -> str:
@@ -191,6 +191,9 @@ def test_no_strength_is_fedavg_bit_for_bit(entry: Entry) -> None:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - INNERMOST))
 def test_strength_changes_something(name: str) -> None:
     """The counterpart: with its example settings a part is not FedAvg."""
+    if part_of(name).has("trains_on"):  # it changes who trains on what, which shows in a federation only
+        assert not train(onion(name), net(), federation(), 1).w.equal(train(onion(), net(), federation(), 1).w)
+        return
     reply, w, _ = a_round(onion(name))
     plain, w_plain, _ = a_round(onion())
     if name == "distil":  # at w = w0 its gradient is round-off; it shows from the second step on
@@ -265,11 +268,13 @@ def test_a_round_may_be_cut_between_any_two_steps(name: str, stop: int) -> None:
     first, second = Worker(net(norm=True, dropout=0.5), data), Worker(net(norm=True, dropout=0.5), data)
     job = Train(algorithm, w, first.model.read_statistics(), 0, 0, first_down(algorithm, w))
     whole = job.run(first, 1, {})
-    assert whole.steps == 3
+    assert whole.steps > 2
     paused = pickle.loads(pickle.dumps(job.run_until(first, 1, {}, stop=stop)))
     job.run(second, 3, {})
     end = job.run_until(second, 1, {}, paused)
-    assert identical([end.w, end.b, end.kept, end.up, end.steps, end.loss], [whole.w, whole.b, whole.kept, whole.up, 3, whole.loss])
+    assert identical(
+        [end.w, end.b, end.kept, end.up, end.steps, end.loss], [whole.w, whole.b, whole.kept, whole.up, whole.steps, whole.loss]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

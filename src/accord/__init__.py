@@ -4,6 +4,7 @@ from accord import models as models
 from accord.algorithm import Algorithm
 from accord.algorithms import (
     adabest,
+    centralised,
     fedadagrad,
     fedadam,
     fedalign,
@@ -57,6 +58,7 @@ from accord.parts.corrective import Corrective as corrective
 from accord.parts.debias import Debias as debias
 from accord.parts.distil import Distil as distil
 from accord.parts.dynamic import Dynamic as dynamic
+from accord.parts.gather import Gather as gather
 from accord.parts.hold import Hold as hold
 from accord.parts.inertia import Inertia as inertia
 from accord.parts.meta import Meta as meta
@@ -109,6 +111,7 @@ __all__ = [
     "alone",
     "beside",
     "buffers",
+    "centralised",
     "constrain",
     "contrast",
     "control",
@@ -144,6 +147,7 @@ __all__ = [
     "fedsr",
     "fedyogi",
     "finetune",
+    "gather",
     "gradaug",
     "groups",
     "hold",

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from accord.buffers import Buffers
+from accord.data.federation import Federation
+from accord.flat import Layout
 from accord.part import Part
 from accord.personal import Personal, Shared
 from accord.rules import SGD, Rule
@@ -71,6 +73,26 @@ class Algorithm:
             for inner in _within(part):
                 found[inner] = None
         return tuple(found)
+
+    def moves(self, layout: Layout) -> tuple[slice, ...]:
+        """The stretches of the weights that training may change: those that the rule and every part let move."""
+        found = layout.spans(self.rule.on)
+        for part in self.parts:
+            if part.moves != "all":
+                both = ((max(a.start, b.start), min(a.stop, b.stop)) for a in found for b in layout.spans(part.moves))
+                found = tuple(slice(start, stop) for start, stop in both if start < stop)
+        return found
+
+    @property
+    def stays(self) -> bool:
+        """Whether no weights travel at all."""
+        return any(part.stays for part in self.parts)
+
+    def trains_on(self, federation: Federation) -> Federation:
+        """The federation whose clients train, as the parts see it."""
+        for part in self.parts:
+            federation = part.trains_on(federation)
+        return federation
 
     @property
     def keys(self) -> tuple[Hashable, ...]:

@@ -20,6 +20,7 @@ from accord.parts.corrective import Corrective
 from accord.parts.debias import Debias
 from accord.parts.distil import Distil
 from accord.parts.dynamic import Dynamic
+from accord.parts.gather import Gather
 from accord.parts.gradaug import Gradaug
 from accord.parts.hold import Hold
 from accord.parts.inertia import Inertia
@@ -36,6 +37,7 @@ from accord.parts.task import Task
 from accord.parts.together import Together
 from accord.personal import Finetune, KnnPer, Own
 from accord.recipe import named
+from accord.rules import SGD
 
 Weights = Literal["samples", "uniform"]
 
@@ -244,6 +246,12 @@ def fedoptz(
 def fedsr(l2r: NonNegative = 0.01, cmi: NonNegative = 0.001, trained: bool = True) -> Algorithm:
     """FedAvg of simple stochastic representations; needs a model such as `stochastic`. Nguyen et al., 2022."""
     return fedavg("uniform") + Represent(l2r, cmi, trained)
+
+
+@named
+def centralised() -> Algorithm:
+    """The same model on all the data in one place, with nothing sent: the upper bound. A round is one local round on everything."""
+    return fedavg() + Gather() + SGD(persist=True)
 
 
 @named

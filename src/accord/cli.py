@@ -144,11 +144,20 @@ def report_command(folders: Sequence[str], out: str | None, target: str | None, 
 @accord.command("list")
 @click.argument("what", metavar="|".join(listing.KINDS))
 @click.option("--use", multiple=True, help="a Python file or module with pieces of your own")
+@click.option("--split", "texts", multiple=True, metavar="TEXT", help="for splits: show this one (default: all); may be repeated")
+@click.option("--data", default="digits", metavar="TEXT", help="for splits: the data to split (default: digits)")
+@click.option("--clients", default="20", metavar="N", help="for splits: over how many clients (default: 20)")
+@click.option("--split-seed", default="0", metavar="N", help="for splits: the seed (default: 0)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON array")
-def list_command(what: str, use: Sequence[str], as_json: bool) -> None:
-    """Show what there is to choose from, with arguments and what they may be."""
+def list_command(what: str, use: Sequence[str], texts: Sequence[str], data: str, clients: str, split_seed: str, as_json: bool) -> None:
+    """Show what there is to choose from, with arguments and what they may be; of splits also how unlike they make the clients."""
     Experiment(use=tuple(use)).load_pieces()
-    listing.show(what, as_json)
+    if what == "splits":
+        count, seed = _flag("clients", literal("clients", clients)), _flag("split_seed", literal("split_seed", split_seed))
+        found = list(listing.splits(texts, data, count, seed))
+    else:
+        found = list(listing.rows(what))
+    listing.show(found, as_json)
 
 
 def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:

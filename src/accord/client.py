@@ -275,9 +275,10 @@ class Client:
     def whole_gradient(self, parts: Sequence[Part], size: int = 500, *, by_batch: bool = False) -> tuple[Tensor, float]:
         """The gradient, at the present weights and in evaluation mode, of these parts' mean loss over all the client's data, and that loss.
 
-        The mean is over samples, or with `by_batch` over the means of batches. The weights, `g` and the statistics are left as they were.
+        It is zero where the weights do not move. The mean is over samples, or with `by_batch` over the means of batches. The weights, `g` and the statistics are left as they were.
         """
         before, total, value, count = self.g.clone(), torch.zeros_like(self.g), 0.0, 0
+        spans = self.algorithm.moves(self.layout)
         self.model.mode(False)
         for batch in self.all_batches(size):
             out = self.forward(batch.x)
@@ -285,7 +286,8 @@ class Client:
             self.g.zero_()
             self.backward(loss)
             weight = 1 if by_batch else len(batch.y)
-            total.add_(self.g, alpha=weight)
+            for s in spans:
+                total[s].add_(self.g[s], alpha=weight)
             value, count = value + weight * float(loss.detach()), count + weight
         self.model.mode(True, self.algorithm.buffers)
         self.g.copy_(before)

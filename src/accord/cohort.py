@@ -33,7 +33,7 @@ class Reply:
     delta: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)  # w - w0; set by the cohort that takes the reply
 
     def tensors(self) -> Iterator[Tensor]:
-        """Everything that travels up."""
+        """Everything that a reply holds for the server."""
         yield self.w
         yield self.b
         for state in self.up.values():
@@ -73,7 +73,9 @@ class Cohort:
         clients: Sequence[int],
         population: int,
         round: int = 0,
+        traffic: int | None = None,
     ) -> None:
+        self.traffic = w.nbytes + b.nbytes if traffic is None else traffic  # bytes of weights and statistics, each way
         self.algorithm, self.w, self.b, self.population, self.round = algorithm, w, b, population, round
         self.state: dict[Hashable, State] = dict(state)
         self.clients = list(clients)
@@ -127,7 +129,7 @@ class Cohort:
             self._totals[key] = (weights + weight, total.add_(tensor, alpha=weight))
         if reply.b.numel():
             self._statistics.add_(reply.b - self.b, alpha=reply.samples)
-        self.bytes_up += sum(t.nbytes for t in reply.tensors())
+        self.bytes_up += self.traffic + sum(t.nbytes for state in reply.up.values() for t in state.values())
         self.accepted.append(reply.client)
         self.samples.append(reply.samples)
         self.losses.append(reply.loss)

@@ -49,13 +49,6 @@ class Job:
     seed: int = 0
     down: Kept = field(default_factory=dict)
 
-    def tensors(self) -> Iterator[Tensor]:
-        """Everything that travels down to each client."""
-        yield self.w
-        yield self.b
-        for state in self.down.values():
-            yield from state.values()
-
     def cost(self, federation: Federation, client: int) -> int:
         """How long this job takes for a client, relative to others; what an engine plans by."""
         return 1
@@ -68,13 +61,18 @@ class Job:
         """The stream of random numbers that a module draws from by itself, as dropout does."""
         return stream(self.seed, "module", self.round, client)
 
+    def federation(self, worker: Worker) -> Federation:
+        """Whose clients' data this job is about."""
+        return worker.federation
+
     def client(self, worker: Worker, client: int, kept: Kept) -> Client:
         """The client at the start of its round: the global weights, its own state, its own randomness."""
         device = worker.device
         seed_module(number(self.seed, "module", self.round, client), device)
         w0 = self.w.to(device)
         worker.model.load(w0, self.b)
-        index = worker.federation.clients[client]
+        federation = self.federation(worker)
+        index = federation.clients[client]
         return Client(
             self.algorithm,
             worker.model,
@@ -85,8 +83,8 @@ class Job:
             round=self.round,
             id=client,
             samples=len(index),
-            relative=len(index) / max(worker.federation.mean_size, 1e-9),
-            data=lambda size: worker.place(worker.federation.train.batches(index, size)),
+            relative=len(index) / max(federation.mean_size, 1e-9),
+            data=lambda size: worker.place(federation.train.batches(index, size)),
         )
 
 
@@ -99,6 +97,9 @@ def _to(states: Kept, device: torch.device) -> Kept:
 @dataclass(frozen=True)
 class Train(Job):
     """One client's local training."""
+
+    def federation(self, worker: Worker) -> Federation:
+        return self.algorithm.trains_on(worker.federation)
 
     def run(self, worker: Worker, client: int, kept: Kept) -> Reply:
         answer = self.run_until(worker, client, kept)
@@ -134,7 +135,8 @@ class Train(Job):
         """The client's batches of this round."""
         rule, rng = self.algorithm.rule, stream(self.seed, "batches", self.round, client)
         epochs, steps = rule.length(rng)
-        return federation.batches(client, rng, size=rule.batch, epochs=epochs, steps=steps, drop_last=rule.drop_last)
+        data = self.algorithm.trains_on(federation)
+        return data.batches(client, rng, size=rule.batch, epochs=epochs, steps=steps, drop_last=rule.drop_last)
 
     def cost(self, federation: Federation, client: int) -> int:
         """How many steps the client will take."""
@@ -142,7 +144,8 @@ class Train(Job):
         epochs, steps = rule.length(rng)
         if steps is not None:
             return steps
-        return federation.steps(client, size=rule.batch, epochs=epochs or 0, drop_last=rule.drop_last)
+        data = self.algorithm.trains_on(federation)
+        return data.steps(client, size=rule.batch, epochs=epochs or 0, drop_last=rule.drop_last)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from accord.algorithm import Algorithm
     from accord.client import Batch, Client
     from accord.cohort import Cohort, Reply
-    from accord.flat import Output
+    from accord.data.federation import Federation
+    from accord.flat import On, Output
 
 State: TypeAlias = Mapping[str, Tensor]
 Gradient: TypeAlias = "Callable[[Batch], None]"
@@ -33,7 +34,17 @@ class Part:
     kind: ClassVar[str] = "part"
     sends: ClassVar[tuple[str, ...]] = ()  # which entries of the server's state travel down each round
     reads_all: ClassVar[bool] = False  # whether `aggregate` reads every client's delta rather than sums over them
+    stays: ClassVar[bool] = False  # whether the weights have no need to travel, as where each client trains for itself
     name: str
+
+    @property
+    def moves(self) -> On:
+        """Which of the weights may move; the others have no need to travel."""
+        return "all"
+
+    def trains_on(self, federation: Federation) -> Federation:
+        """The federation whose clients train; by default the one there is."""
+        return federation
 
     def server_state(self, w: Tensor) -> State:
         """What the server keeps, at the start."""

@@ -88,8 +88,8 @@ class Run:
                     "change it back, or run it into another folder"
                 )
         log = self.out / "rounds.jsonl"
-        if log.exists():
-            os.truncate(log, min(self.spent["lines"], log.stat().st_size))
+        if log.exists() and log.stat().st_size > self.spent["lines"]:
+            os.truncate(log, self.spent["lines"])
 
     def header(self) -> dict[str, Any]:
         """What a reader should know before the numbers."""

@@ -24,19 +24,24 @@ from accord.store import Store
 
 @dataclass
 class Server:
-    """The global model after `round` rounds: weights, statistics, and each part's state."""
+    """The global model after `round` rounds: weights, statistics, and each part's state.
+
+    `traffic` is the number of bytes of weights and statistics that a client is sent and sends back; None: of all of them.
+    """
 
     algorithm: Algorithm
     w: Tensor
     b: Tensor
     state: dict[Hashable, State] = field(default_factory=dict)
     round: int = 0
+    traffic: int | None = None
 
     @classmethod
     def start(cls, algorithm: Algorithm, module: nn.Module) -> Server:
         """The server before the first round, with the module's present weights."""
         model = Flat(copy.deepcopy(module))
-        return cls(algorithm, model.w.clone(), model.read_statistics(), first_state(algorithm, model.w))
+        b = model.read_statistics()
+        return cls(algorithm, model.w.clone(), b, first_state(algorithm, model.w), traffic=traffic(algorithm, model))
 
     @property
     def down(self) -> dict[Hashable, State]:
@@ -54,6 +59,14 @@ def first_state(algorithm: Algorithm, w: Tensor) -> dict[Hashable, State]:
     """What the server keeps before the first round."""
     found: dict[Hashable, State] = {part: part.server_state(w) for part in algorithm.all_parts}
     return {part: state for part, state in found.items() if state}
+
+
+def traffic(algorithm: Algorithm, model: Flat) -> int:
+    """How many bytes of weights and statistics have to travel each way: of those that may move, and none where they stay."""
+    if algorithm.stays:
+        return 0
+    statistics = 0 if algorithm.buffers.policy == "freeze" else model.b.nbytes
+    return sum(model.w[s].nbytes for s in algorithm.moves(model.layout)) + statistics
 
 
 def rounds(
@@ -94,15 +107,24 @@ def rounds(
 
 def play(server: Server, federation: Federation, engine: Engine, store: Store, *, seed: int, dropout: float = 0.0) -> Cohort:
     """One round: choose, train, add up, step."""
-    chosen = choose(server, federation, engine, store.get, seed)
+    chosen, asked_for_loss = choose(server, federation, engine, store.get, seed)
     absent = {k for k in chosen if dropout and number(seed, "dropout", server.round, k) / 2**63 < dropout}
     asked = [k for k in chosen if k not in absent]
     cohort = Cohort(
-        server.algorithm, server.w, b=server.b, state=server.state, clients=asked, population=federation.population, round=server.round
+        server.algorithm,
+        server.w,
+        b=server.b,
+        state=server.state,
+        clients=asked,
+        population=server.algorithm.trains_on(federation).population,
+        round=server.round,
+        traffic=server.traffic,
     )
     cohort.absent = sorted(absent)
     job = Train(server.algorithm, server.w, server.b, server.round, seed, server.down)
-    cohort.bytes_down = len(chosen) * sum(t.nbytes for t in job.tensors())
+    states = sum(t.nbytes for state in job.down.values() for t in state.values())
+    cohort.bytes_down = len(asked_for_loss | set(chosen)) * cohort.traffic + len(chosen) * states
+    cohort.bytes_up = len(asked_for_loss) * server.w.element_size()
     for _, reply in engine.map(job, asked, store.get):
         for accepted in cohort.take(reply):
             store.put(accepted.client, accepted.kept)
@@ -114,17 +136,21 @@ def play(server: Server, federation: Federation, engine: Engine, store: Store, *
     return cohort
 
 
-def choose(server: Server, federation: Federation, engine: Engine, kept: Lookup, seed: int) -> list[int]:
-    """The clients of the coming round."""
+def choose(server: Server, federation: Federation, engine: Engine, kept: Lookup, seed: int) -> tuple[list[int], set[int]]:
+    """The clients of the coming round, and those that were sent the model only to say what their loss is."""
+    data, seen = server.algorithm.trains_on(federation), set[int]()
+    if data.population == 1:
+        return [0], seen
 
     def losses(clients: Sequence[int]) -> list[float]:
+        seen.update(clients)
         job = Evaluate(server.algorithm, server.w, server.b, server.round, seed, of="train")
         found = dict(engine.map(job, clients, kept))
         return [found[k].loss / max(found[k].samples, 1) for k in clients]
 
     rng = numpy_stream(seed, "select", server.round)
-    sizes = federation.clients.sizes[: federation.population]
-    return server.algorithm.select.choose(Draw(federation.population, sizes, rng, losses))
+    chosen = server.algorithm.select.choose(Draw(data.population, data.clients.sizes[: data.population], rng, losses))
+    return chosen, seen
 
 
 def server_step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Process:
     name = "process"
 
     def __init__(self, module: nn.Module, federation: Federation, *, device: str = "cpu") -> None:
-        self._threads = torch.get_num_threads()
+        self._restore = partial(torch.set_num_threads, torch.get_num_threads())  # held, so that it works while Python shuts down
         torch.set_num_threads(1)
         self.worker = Worker(copy.deepcopy(module), federation, device)
 
@@ -29,7 +30,7 @@ class Process:
             yield client, job.run(self.worker, client, kept(client))
 
     def close(self) -> None:
-        torch.set_num_threads(self._threads)
+        self._restore()
 
     def __enter__(self) -> Process:
         return self

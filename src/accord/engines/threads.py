@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class Threads:
     name = "threads"
 
     def __init__(self, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu") -> None:
-        self._threads = torch.get_num_threads()
+        self._restore = partial(torch.set_num_threads, torch.get_num_threads())  # held, so that it works while Python shuts down
         torch.set_num_threads(1)
         self._local = threading.local()
         self._start_with = (module, federation, device)
@@ -63,7 +64,7 @@ class Threads:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(self._threads)
+        self._restore()
 
     def __enter__(self) -> Threads:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -15,8 +17,10 @@ from accord.recipe import named
 class Alone(Part):
     """Each client starts a round from the weights and statistics it ended its last with; the global model never moves.
 
-    The reference of FedSOL's Table 9: 200 rounds of one epoch, lr 0.01 times 0.99 each. Nothing needs to travel.
+    The reference of FedSOL's Table 9: 200 rounds of one epoch, lr 0.01 times 0.99 each. Nothing travels.
     """
+
+    stays: ClassVar[bool] = True
 
     def client_state(self, w: Tensor) -> State:
         return {"w": w.clone()}
@@ -28,6 +32,7 @@ class Alone(Part):
     def end(self, client: Client) -> None:
         b = client.model.read_statistics()
         client.kept[self] = {"w": client.w.clone(), "b": b} if b.numel() else {"w": client.w.clone()}
+        client.model.load_statistics(client.b0)
 
     def aggregate(self, cohort: Cohort, inner: Step) -> Tensor:
         return torch.zeros_like(inner(cohort))

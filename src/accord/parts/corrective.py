@@ -37,7 +37,7 @@ class Corrective(Part):
     def end(self, client: Client) -> None:
         if self.alpha:
             gradient, loss = client.whole_gradient((Task(),), self.batch, by_batch=self.means == "batches")
-            client.up[self] = {"gradient": gradient, "loss": torch.tensor(loss, dtype=torch.float64)}
+            client.up[self] = {"gradient": gradient, "loss": torch.tensor(loss, dtype=client.w.dtype)}
 
     def aggregate(self, cohort: Cohort, inner: Step) -> Tensor:
         step = inner(cohort)

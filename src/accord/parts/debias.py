@@ -30,7 +30,7 @@ class Debias(Part):
     sends: ClassVar[tuple[str, ...]] = ("samples",)
 
     def server_state(self, w: Tensor) -> State:
-        return {"mean": w.clone(), "samples": torch.zeros((), dtype=torch.float64), "answers": torch.zeros((), dtype=torch.float64)}
+        return {"mean": w.clone(), "samples": w.new_zeros(()), "answers": torch.zeros((), dtype=torch.float64)}
 
     def client_state(self, w: Tensor) -> State:
         return {"h": torch.zeros_like(w), "round": torch.full((), -1.0, dtype=torch.float64)}
@@ -51,6 +51,6 @@ class Debias(Part):
     def aggregate(self, cohort: Cohort, inner: Step) -> Tensor:
         step, old, count = inner(cohort), cohort.state[self], len(cohort.accepted)
         answers, mean = old["answers"] + count, cohort.w + step
-        samples = old["samples"] + (cohort.mean(self, "samples").double() - old["samples"]) * count / answers
+        samples = old["samples"] + (cohort.mean(self, "samples") - old["samples"]) * (count / float(answers))
         cohort.state[self] = {"mean": mean, "samples": samples, "answers": answers}
         return step - self.beta * (old["mean"] - mean)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from accord.client import Batch, Client
+from accord.flat import On
 from accord.part import Gradient, Part
 from accord.recipe import named
 
@@ -18,6 +19,10 @@ class Hold(Part):
     """
 
     on: Literal["head", "body"] = "head"
+
+    @property
+    def moves(self) -> On:
+        return "body" if self.on == "head" else "head"
 
     def gradient(self, client: Client, batch: Batch, inner: Gradient) -> None:
         inner(batch)

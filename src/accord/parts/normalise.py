@@ -61,7 +61,7 @@ class Normalise(Part):
 
     def end(self, client: Client) -> None:
         a = self.reach(client)
-        client.up[self] = {"a": torch.tensor([a, float(client.step)], dtype=torch.float64)}
+        client.up[self] = {"a": torch.tensor([a, float(client.step)] if self.mu else [a], dtype=client.w.dtype)}
         if self.variate != "none" and a:
             client.kept[self] = {"d": (client.w0 - client.w).div_(client.lr * a)}
 
