@@ -74,18 +74,20 @@ def wrong(*arguments: object) -> str:
     return answer.err.removeprefix("accord: ").rstrip("\n")
 
 
-def begin(*arguments: object, share: int = 0) -> BaseProcess:
-    """Start a command in a process of its own, without waiting for Python to start; every round writes a checkpoint unless `share` says less."""
+def begin(*arguments: object, cores: int | None = None) -> BaseProcess:
+    """Start a command in a process of its own, without waiting for Python to start; every round writes a checkpoint there."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["accord.cli", "accord.reports"])
-    process = context.Process(target=_command, args=([str(a) for a in arguments], share))
+    process = context.Process(target=_command, args=([str(a) for a in arguments], cores))
     process.start()
     return process
 
 
-def _command(arguments: Sequence[str], share: int) -> None:
+def _command(arguments: Sequence[str], cores: int | None) -> None:
     os.setsid()
-    checkpoint._SHARE = share
+    checkpoint._SHARE = 0
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:cores]))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         main(arguments)
 

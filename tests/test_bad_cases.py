@@ -337,6 +337,27 @@ def test_a_local_round_with_dropout_depends_on_its_seed_only() -> None:
     assert not first.w.equal(other.w)
 
 
+@dataclass(frozen=True, eq=False)
+class Dice(accord.Part):
+    """Sends up what it draws, as a part that is not registered."""
+
+    def end(self, client: accord.Client) -> None:
+        client.up[self] = {"drawn": torch.stack([torch.rand((), generator=client.rng), torch.rand(())])}
+
+
+def test_every_client_has_its_own_stream_in_every_round() -> None:
+    """Both for what parts draw and for what a module draws by itself."""
+    dice, data = Dice(), federation()
+    algorithm, worker, w = accord.Algorithm((accord.task(), dice)), Worker(net(), data), Flat(net()).w.clone()
+    drawn = {
+        tuple(Train(algorithm, w, torch.empty(0), r, seed).run(worker, k, {}).up[dice]["drawn"].tolist())
+        for seed in (0, 1)
+        for r in range(3)
+        for k in range(7)
+    }
+    assert len({a for a, _ in drawn}) == len({b for _, b in drawn}) == 2 * 3 * 7
+
+
 def test_a_module_that_was_passed_in_is_not_changed() -> None:
     module, data = net(norm=True), federation()
     before, mode, grads = copies(dict(module.state_dict())), module.training, [p.grad for p in module.parameters()]

@@ -228,9 +228,10 @@ def test_the_directions_are_those_of_the_global_weights_wherever_the_client_is()
 
 
 def test_a_row_of_equal_weights_has_no_direction_but_round_off() -> None:
-    """In single precision its deviations from its mean are not quite zero; they must not count as a direction."""
-    rows = torch.full((40, 12), 0.1) * torch.linspace(0.5, 3, 40).unsqueeze(1)
-    assert (rows - rows.mean(dim=1, keepdim=True)).any()
+    """In single precision its deviations from its mean are the last bits of its numbers; they must not count as a direction."""
+    noise = torch.randn(40, 12, generator=torch.Generator().manual_seed(1))
+    rows = 0.1 + 1e-8 * noise
+    assert (rows - rows.mean(dim=1, keepdim=True)).any(dim=1).all()
     model = nn.Sequential(nn.Linear(12, 40, bias=False), nn.Tanh(), nn.Linear(40, 3, bias=False))
     with torch.no_grad():
         model[0].weight.copy_(rows)

@@ -42,6 +42,7 @@ from accord.algorithms import (
 from accord.buffers import Buffers as buffers
 from accord.client import Client, local_round
 from accord.cohort import Cohort, Reply
+from accord.cost import Cost, cost
 from accord.data.build import federate
 from accord.data.federation import Federation
 from accord.data.pool import Batch
@@ -92,6 +93,7 @@ __all__ = [
     "Batch",
     "Client",
     "Cohort",
+    "Cost",
     "Federation",
     "Flat",
     "Gradient",
@@ -116,6 +118,7 @@ __all__ = [
     "contrast",
     "control",
     "corrective",
+    "cost",
     "debias",
     "digest",
     "distil",

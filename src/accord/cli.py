@@ -19,7 +19,7 @@ from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
 from accord.engines.crew import Lost
 from accord.experiment import Experiment, checked, cores
-from accord.run import resume, run
+from accord.run import make, resume, run
 from accord.screen import Screen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -218,6 +218,7 @@ def _many(planned: Sequence[Cell], out: Path, target: float | None, as_json: boo
 
     first = planned[0].experiment
     verify(planned)
+    make(out)
     with Screen(as_json) as screen:
         screen.plan(planned)
         compare(planned, out, workers=1 if first.engine != "auto" else first.workers or cores(), target=target, watch=screen.cell)
@@ -287,7 +288,7 @@ def _usage(error: click.ClickException) -> str:
 
 def _say(message: str) -> None:
     line = " ".join(message.split())
-    click.echo(f"accord: {line if len(line) <= 1000 else line[:997] + '...'}", err=True)
+    click.echo(f"accord: {line if len(line) <= 1000 else f'{line[:600]} ... {line[-395:]}'}", err=True)
 
 
 if __name__ == "__main__":

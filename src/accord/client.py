@@ -86,6 +86,8 @@ class Client:
         self.step = self.passes = 0  # optimiser steps, and forward passes that move the model's statistics
         self.decayed = False
         self._body: _Body | None = None
+        self._watch = ""
+        self.seen: tuple[Tensor, Tensor] | None = None
         self._loss = self.w.new_zeros(())
         self._losses = 0
         self._others: dict[str, Flat] = {}
@@ -181,7 +183,10 @@ class Client:
         if body is not None and body.x is x:
             return Output(self.model.head(body.read), body.features, body.latent)
         self.passes += 1
-        out = self.model.module(x)
+        if self._watch:
+            self.seen, out = self.model.watched(self._watch, lambda: self.model.module(x))
+        else:
+            out = self.model.module(x)
         return out if isinstance(out, Output) else Output(out)
 
     def forward_head(self, x: Tensor) -> Output:
@@ -196,10 +201,6 @@ class Client:
         latent = None if out.latent is None else (out.latent[0].detach(), out.latent[1].detach())
         return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach(), latent)
 
-    def forget(self) -> None:
-        """Let the next `forward` make a pass of its own, even where one through the body is at hand."""
-        self._body = None
-
     def backward(self, loss: Tensor, on: On = "all") -> None:
         """Add the gradient of a loss to `g`, for the named part of the weights."""
         if not loss.requires_grad:
@@ -208,6 +209,15 @@ class Client:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             loss.backward(inputs=self.model.parameters_of(on))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def watching(self, name: str) -> Iterator[None]:
+        """Within the block `seen` is what the model's child of that name read and answered in the last `forward`, without gradient."""
+        before, self._watch, self._body = self._watch, name, None
+        try:
+            yield
+        finally:
+            self._watch, self.seen = before, None
 
     def features(self, out: Output, needed_by: Part) -> Tensor:
         """The features of an answer, or a `ValueError` when the model gives none."""

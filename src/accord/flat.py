@@ -175,6 +175,19 @@ class Flat:
         plain = len(seen) == 1 and len(seen[0][0]) == 1 and seen[0][1] is out.logits
         return (seen[0][0][0] if plain else None), out
 
+    def watched(self, name: str, forward: Callable[[], Any]) -> tuple[tuple[Tensor, Tensor], Any]:
+        """A pass, and what the child of that name read and answered in it, without gradient; of several calls the last."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        child = self.module.get_submodule(name)
+        hook = child.register_forward_hook(lambda module, read, answer: seen.append((read[0].detach(), answer.detach())))
+        try:
+            out = forward()
+        finally:
+            hook.remove()
+        if not seen:
+            raise ValueError(f"{type(self.module).__name__} does not run its child {name!r} when it is called")
+        return seen[-1], out
+
     def mode(self, train: bool, buffers: Buffers | None = None) -> None:
         """Put the module in training or evaluation mode, if it is not in it already."""
         policy = buffers.policy if buffers and train else None

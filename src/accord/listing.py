@@ -15,6 +15,7 @@ from rich.text import Text
 
 from accord import catalogue
 from accord.check import nearest
+from accord.cost import cost
 from accord.data.build import federate
 from accord.data.read import read_data
 from accord.engines import ABOUT
@@ -32,10 +33,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def rows(what: str) -> Iterator[dict[str, str]]:
-    """Name, arguments and effect of everything of one kind.
+    """Name, arguments and effect of everything of one kind, and the cost of algorithms.
 
     >>> next(rows("algorithms")).keys()
-    dict_keys(['name', 'kind', 'arguments', 'effect'])
+    dict_keys(['name', 'kind', 'arguments', 'effect', 'cost'])
     """
     if what not in KINDS:
         raise ValueError(f"there is no list of {what!r}{nearest(what, KINDS)}; write one of {', '.join(KINDS)}")
@@ -46,7 +47,17 @@ def rows(what: str) -> Iterator[dict[str, str]]:
             yield {"name": name, "kind": "experiment", "arguments": _settings(name), "effect": ""}
     else:
         for kind in KINDS[what]:
-            yield from ({"name": e.name, "kind": kind, "arguments": arguments(e), "effect": e.summary} for e in entries(kind))
+            for e in entries(kind):
+                row = {"name": e.name, "kind": kind, "arguments": arguments(e), "effect": e.summary}
+                yield row | {"cost": _cost(e)} if kind == "algorithm" else row
+
+
+def _cost(entry: Entry) -> str:
+    """The cost of an algorithm with its defaults; empty for one that needs arguments or a model of its own."""
+    try:
+        return str(cost(entry.make()))
+    except ValueError:
+        return ""
 
 
 def _settings(name: str) -> str:
@@ -67,7 +78,7 @@ def arguments(entry: Entry) -> str:
 def may_be(hint: Any) -> str:
     """An annotation in words.
 
-    >>> may_be(Literal["a", "b"]), may_be(typing.Optional[int])
+    >>> may_be(Literal["a", "b"]), may_be(Union[int, None])
     ("'a' or 'b'", 'a whole number or None')
     """
     origin, args = get_origin(hint), get_args(hint)
@@ -114,5 +125,5 @@ def show(found: Sequence[Mapping[str, str]], as_json: bool) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in found:
-        table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in (row["effect"], row["arguments"]) if t)))
+        table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in (row["effect"], row["arguments"], row.get("cost", "")) if t)))
     Console(highlight=False).print(table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from accord.check import Count, Fraction, Positive, Whole
@@ -29,6 +30,10 @@ class Personal:
     def fit(self, client: Client, batches: Callable[[int], Iterable[Batch]]) -> Predict:
         """The function from inputs to scores that this client uses; `batches(epochs)` are its own training data."""
         return lambda x: client.forward(x).logits
+
+    def remembers(self, module: nn.Module, x: Tensor) -> int:
+        """How many numbers a client has to keep in order to predict, besides a model; `x` are some inputs of the model."""
+        return 0
 
 
 @named
@@ -100,6 +105,11 @@ class KnnPer(Personal):
             some = torch.randperm(len(y), generator=client.rng)[: self.capacity].to(y.device)
             z, y = z[some], y[some]
         return lambda x: self.scores(client, x, z, y)
+
+    def remembers(self, module: nn.Module, x: Tensor) -> int:
+        with torch.no_grad():
+            z = copy.deepcopy(module).eval()(x)
+        return self.capacity * (z.features[0].numel() + 1)
 
     def features(self, client: Client, x: Tensor) -> Tensor:
         """The features of some inputs, one row each."""

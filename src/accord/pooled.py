@@ -20,7 +20,7 @@ def pooled(federation: Federation) -> Federation:
     >>> from accord.pooled import pooled
     >>> one = pooled(accord.federate("digits", "dirichlet(0.1)", 20, held_out=2))
     >>> one.population, len(one.clients), one.clients.sizes[:3].tolist()
-    (1, 22, [1437, 0, 0])
+    (1, 22, [1360, 0, 0])
     """
     several = federation.population
     return replace(federation, population=1, clients=joined(federation.clients, several)) if several > 1 else federation

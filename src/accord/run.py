@@ -215,9 +215,10 @@ def run(
     if not (keep and this.known):
         this.begin()
     this.restore()
+    done = finished(out) if (out / "result.json").is_file() else None
     began(this)
-    if (out / "result.json").is_file():
-        return finished(out)
+    if done is not None:
+        return done
     e = this.experiment
     with open_engine(e.engine, this.module, this.federation, workers=e.workers, device=e.device, rounds=e.rounds) as engine:
         return this.go(engine, progress)

@@ -91,7 +91,7 @@ def test_pooled_clients_are_one_client() -> None:
     data = pooled(federation())
     assert (data.population, len(data.clients), len(data.clients[0])) == (1, 7, 65)
     assert data.clients[0].tolist() == list(range(65))
-    rule = accord.sgd(lr=0.05, momentum=0.9, batch=65, persist=True)
+    rule = accord.sgd(lr=0.05, momentum=0.9, batch=65, epochs=1, persist=True)
     server = train(accord.fedavg() + rule, net(), data, 5)
     model, (x, y) = net(), data.train.gather(torch.arange(65))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -51,9 +51,17 @@ class Processes:
         self._paused: dict[int, Paused] = {}
         self._deaths: dict[int, int] = {}
         self._pace: float | None = None  # seconds for one unit of a job's cost, seen so far
-        self.desks = [_Desk(hire(serve, *self._start)) for _ in range(workers)]
+        self._workers = workers
+        self.desks: list[_Desk] = []
+        self._man()
+
+    def _man(self) -> None:
+        """Hire until every desk has its worker."""
+        while len(self.desks) < self._workers:
+            self.desks.append(_Desk(hire(serve, *self._start)))
 
     def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:
+        self._man()
         costs = {client: job.cost(self._start[1], client) for client in clients}
         cut = isinstance(job, Train) and self._start[2] == "cpu" and self._pace
         queues = plan(costs, len(self.desks), worth=_WORTH / self._pace if cut and self._pace else None)
@@ -72,6 +80,9 @@ class Processes:
                         left -= 1
                         self._learn(answer, costs)
                         yield answer
+        except KeyboardInterrupt:  # between any two lines: what the workers hold and what the pipes hold is unknown
+            self.close()
+            raise
         finally:
             self._drain()
 

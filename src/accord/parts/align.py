@@ -39,8 +39,8 @@ class Align(Part):
         if self.mu:
             self.stage(client.model.module)
 
-    def stage(self, module: nn.Module) -> nn.Module:
-        """The model's last stage, or a `ValueError` when the model does not say what its stages are."""
+    def stage(self, module: nn.Module) -> str:
+        """The name of the model's last stage, or a `ValueError` when the model does not say what its stages are."""
         names, kind = getattr(module, "stages", ()), type(module).__name__
         if not names or isinstance(names, str):
             children = ", ".join(repr(name) for name, _ in module.named_children()) or "none"
@@ -50,35 +50,25 @@ class Align(Part):
             )
         if names[-1] not in dict(module.named_modules()):
             raise ValueError(f"{kind} names {names[-1]!r} as its last stage and has no such child")
-        return module.get_submodule(names[-1])
+        return str(names[-1])
 
     def gradient(self, client: Client, batch: Batch, inner: Gradient) -> None:
         if not self.mu:
             inner(batch)
             return
-
-        def note(stage: nn.Module, read: tuple[Tensor, ...], answer: Tensor) -> None:
-            client.memo[self] = read[0].detach(), answer.detach()
-
-        client.forget()
-        hook = self.stage(client.model.module).register_forward_hook(note)
-        try:
+        with client.watching(self.stage(client.model.module)):
             inner(batch)
-        finally:
-            hook.remove()
-            client.memo.pop(self, None)
         if self.clip is not None:
             client.g.mul_((self.clip / (client.g.norm() + 1e-6)).clamp(max=1.0))
 
     def loss(self, client: Client, batch: Batch, out: Output) -> Tensor:
         if not self.mu:
             return out.logits.new_zeros(())
-        stage = self.stage(client.model.module)
-        before, after = client.memo[self]
+        assert client.seen is not None
+        stage, (before, after) = client.model.module.get_submodule(self.stage(client.model.module)), client.seen
         part = before[:, : channels(before.shape[1], self.width)]
         with slimmed(stage, self.width, stage=True):
             narrow = stretch(part, stage(part), self.iterations, self.eps)
-        client.memo[self] = before, after
         gap = F.mse_loss(narrow, stretch(before, after, self.iterations, self.eps))
         task = F.cross_entropy(out.logits.detach().flatten(0, -2), batch.y.flatten())
         return self.mu * (task / gap.detach().clamp(min=self.eps)) * gap

@@ -51,8 +51,8 @@ class Corrective(Part):
     def weigh(self, dots: Tensor, losses: Tensor) -> Tensor:
         """x, from the dot products of the clients' gradients and their losses.
 
-        >>> Corrective(alpha=0.5).weigh(torch.eye(2), torch.tensor([1.0, 2.0])).tolist()
-        [0.3535533905932737, 0.3535533905932737]
+        >>> Corrective(alpha=0.5).weigh(torch.eye(2), torch.tensor([1.0, 2.0])).float()
+        tensor([0.3536, 0.3536])
         """
         dots, losses = dots.double(), losses.double()
         norms = dots.diagonal().clamp(min=0.0).sqrt()

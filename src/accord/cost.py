@@ -1,0 +1,179 @@
+"""What an algorithm costs: what travels, what is kept and how many passes are made, all measured on a tiny round of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from accord.algorithm import Algorithm
+from accord.client import first_down, local_round
+from accord.cohort import Reply
+from accord.flat import Flat, Output
+from accord.jobs import Kept
+from accord.parts.task import Task
+from accord.recipe import read
+from accord.select import Draw
+from accord.server import first_state, traffic
+
+_POPULATION = 1000  # clients that a selection is tried on
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one client that takes part in a round costs, in numbers (four bytes each in single precision) and in passes.
+
+    >>> import accord
+    >>> print(accord.cost("scaffold"))
+    down 2P, up 2P, keeps P, 1 pass
+    >>> print(accord.cost("moon"))
+    down P, up P, keeps P, 1 pass + 2 forward
+    """
+
+    weights: int  # P, the model's
+    down: float  # what is sent to clients in a round, for each that takes part
+    up: float  # what they send back
+    kept: int  # what a client keeps between its rounds
+    remembered: int  # what a client keeps to predict with, besides a model
+    server: int  # what the server keeps besides the model
+    forwards: float  # forward passes for each batch, in units of one through the whole model
+    backwards: float  # backward passes for each batch, in the same way
+    extra: float  # forward and backward passes over all of a client's data in each round, beside the steps
+
+    def __str__(self) -> str:
+        passes = f"{_number(self.backwards)} {'pass' if abs(self.backwards - 1) < 0.005 else 'passes'}"
+        if self.forwards - self.backwards >= 0.005:
+            passes += f" + {_number(self.forwards - self.backwards)} forward"
+        if self.extra >= 0.005:
+            passes += f", {_number(self.extra)} over all data a round"
+        kept = f"keeps {self.units(self.kept)}, " if self.kept else ""
+        server = f"server keeps {self.units(self.server)}, " if self.server else ""
+        return f"down {self.units(self.down)}, up {self.units(self.up)}, {kept}{server}{passes}"
+
+    def units(self, numbers: float) -> str:
+        """So many numbers in units of the model's.
+
+        >>> cost = Cost(1000, 0, 0, 0, 0, 0, 1, 1, 0)
+        >>> cost.units(2001), cost.units(1000), cost.units(0), cost.units(1500)
+        ('2P + 1', 'P', '0', '1.5P')
+        """
+        whole = round(numbers / self.weights)
+        rest = numbers - whole * self.weights
+        if abs(rest) > 8:
+            return f"{_number(numbers / self.weights)}P"
+        models = f"{whole if whole > 1 else ''}P" if whole else ""
+        return " + ".join(each for each in (models, _number(rest) if rest else "") if each) or "0"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+class Small(nn.Module):
+    """Two convolutions and a small head, with everything that a part may ask a model for."""
+
+    stages = ("first", "last")
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.first = nn.Conv2d(2, 16, 3, padding=1)
+        self.last = nn.Conv2d(16, 32, 3, padding=1)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Output:
+        z = F.relu(self.last(F.relu(self.first(x)))).mean((2, 3))
+        return Output(self.head(z), z, (z, F.softplus(z)))
+
+
+class _Work(TorchDispatchMode):
+    """Counts the floating-point operations of the matrix products and convolutions of a block, forward and backward."""
+
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self)
+        self.forward = self.backward = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            spent = count(*args, **(kwargs or {}), out_val=out)
+            if torch._C._current_graph_task_id() == -1:
+                self.forward += spent
+            else:
+                self.backward += spent
+        return out
+
+
+def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tuple[Tensor, Tensor] | None = None) -> Cost:
+    """What an algorithm costs on a model and a batch of its inputs and labels, by default a tiny one of two convolutions.
+
+    Nothing is declared: one client's second round is run, and what it sends, keeps and computes is counted.
+
+    >>> import accord
+    >>> accord.cost("fedsam").backwards
+    2.0
+    """
+    chosen = read(algorithm) if isinstance(algorithm, str) else algorithm
+    module, (x, y) = _seeded(module, batch)
+    flat = Flat(copy.deepcopy(module))
+    down, moving = first_down(chosen, flat.w), traffic(chosen, flat) // flat.w.element_size()
+    train = partial(_train, module, x, y)
+    kept = train(chosen, 2).kept
+    reply = train(chosen, 2, kept)
+    unit = _work(partial(train, Algorithm((Task(),)), 1))
+    few, many = _work(partial(train, chosen, 2, kept)), _work(partial(train, chosen, 6, kept))
+    step = [(b - a) / 4 for a, b in zip(few, many, strict=True)]
+    asked, clients = _asked(chosen)
+    return Cost(
+        weights=flat.layout.size,
+        down=moving * max(asked / clients, 1.0) + _count(down),
+        up=moving + _count(reply.up) + asked / clients,
+        kept=_count(reply.kept),
+        remembered=chosen.personal.remembers(module, x),
+        server=_count(first_state(chosen, flat.w)),
+        forwards=round(step[0] / unit[0], 4),
+        backwards=round(step[1] / unit[1], 4),
+        extra=round((sum(few) - 2 * sum(step)) / sum(unit), 4),
+    )
+
+
+def _seeded(module: nn.Module | None, batch: tuple[Tensor, Tensor] | None) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return module or Small(), batch or (torch.randn(4, 2, 8, 8), torch.arange(4))
+
+
+def _train(module: nn.Module, x: Tensor, y: Tensor, algorithm: Algorithm, steps: int, kept: Kept | None = None) -> Reply:
+    """A client's round of so many steps on this one batch, which is all of its data."""
+    return local_round(algorithm, module, [(x.clone(), y) for _ in range(steps)], kept=kept, data=(x, y), round=int(kept is not None))
+
+
+def _work(run: Callable[[], object]) -> tuple[int, int]:
+    with _Work() as counted:
+        run()
+    return counted.forward, counted.backward
+
+
+def _asked(algorithm: Algorithm) -> tuple[int, int]:
+    """How many clients say what their loss is before a round, and how many then train."""
+    asked: list[int] = []
+
+    def losses(clients: Sequence[int]) -> list[float]:
+        asked.extend(clients)
+        return [0.0] * len(clients)
+
+    chosen = algorithm.select.choose(Draw(_POPULATION, torch.ones(_POPULATION), np.random.default_rng(0), losses))
+    return len(asked), len(chosen)
+
+
+def _count(states: Kept) -> int:
+    return sum(t.numel() for state in states.values() for t in state.values())
