@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import accord
+from accord.cost import Small
 from accord.flat import Flat
 from accord.jobs import Evaluate, Train, Worker
+from accord.recipe import entries
 from accord.server import Server, rounds
 from accord.store import Store
 from small import batches, client_at, copies, federation, identical, net, samples, train
@@ -384,3 +386,122 @@ def test_clipping_bounds_the_gradient() -> None:
     torch.testing.assert_close(moved / moved.norm(), free / free.norm())
     wide = accord.local_round(accord.fedavg() + dataclasses.replace(rule, clip=1e6), net(), batches(1)).w - start
     assert wide.equal(free)
+
+
+# --- every algorithm -------------------------------------------------------------------------------------------------------------------
+
+EVERY = [e.name for e in entries("algorithm") if e.make.__module__ == "accord.algorithms"]
+
+
+class Staged(Small):
+    """The tiny model of the costs with BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 16, 3, padding=1), nn.BatchNorm2d(16))
+        self.double()
+
+
+def images(count: int, labels: int = 4) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(count)
+    return torch.randn(count, 2, 6, 6, generator=rng, dtype=torch.float64), torch.arange(count) % labels
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_with_batchnorm_under_every_algorithm(name: str) -> None:
+    """Two rounds from what the first left, and a step of the server: finite numbers, statistics that moved, and none that ran away."""
+    algorithm, module = accord.read(name), Staged()
+    reply = accord.local_round(algorithm, module, [images(4), images(5)])
+    again = accord.local_round(algorithm, module, [images(4), images(5)], kept=reply.kept, round=1)
+    w, state = accord.server_step(algorithm, Flat(Staged()).w.clone(), [reply, again], population=3)
+    held = [again.w, again.b, w, *(t for s in (*state.values(), *again.kept.values(), *again.up.values()) for t in s.values())]
+    assert all(bool(torch.isfinite(t).all()) for t in held)
+    names = Flat(Staged()).statistics.named(again.b)
+    assert float(names["first.1.num_batches_tracked"]) == (0 if name == "local_only" else 2)  # whose statistics stay with the client
+    assert (names["first.1.running_var"] >= 0).all()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_client_with_one_sample_under_every_algorithm(name: str) -> None:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        module = Small().double()
+    algorithm = accord.read(name)
+    one, none = accord.local_round(algorithm, module, [images(1)]), accord.local_round(algorithm, module, [])
+    w, state = accord.server_step(algorithm, Flat(module).w.clone(), [one, none])
+    held = [one.w, none.w, w, *(t for s in (*state.values(), *one.kept.values(), *none.up.values()) for t in s.values())]
+    assert all(bool(torch.isfinite(t).all()) for t in held)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_of_zeros_under_every_algorithm(name: str) -> None:
+    """No feature, no length and next to no gradient anywhere."""
+    module = Small().double()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.zero_()
+    algorithm = accord.read(name)
+    reply = accord.local_round(algorithm, module, [images(4), images(6)])
+    reply = accord.local_round(algorithm, module, [images(4), images(6)], kept=reply.kept, round=1)
+    w, _ = accord.server_step(algorithm, Flat(module).w.clone(), [reply], population=2)
+    assert torch.isfinite(reply.w).all()
+    assert torch.isfinite(w).all()
+
+
+@pytest.mark.parametrize("constraint", ["weighted", "plain"])
+def test_corrective_weights_without_gradients_add_nothing(constraint: str) -> None:
+    """Clients whose whole gradient is zero: the paper divides by its norm. The step is then the mean alone."""
+    model = nn.Sequential(nn.Linear(2, 2).double(), nn.ReLU(), nn.Linear(2, 2).double())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    still, algorithm = (torch.zeros(2, 2).double(), torch.tensor([0, 1])), accord.read(f"fedoptz(constraint={constraint})")
+    replies = [accord.local_round(algorithm, model, [still]) for _ in range(2)]
+    w, _ = accord.server_step(algorithm, Flat(model).w.clone(), replies)
+    assert w.eq(0).all()
+    mover = accord.local_round(algorithm, model, [(torch.ones(2, 2).double(), torch.tensor([0, 0]))])
+    w, _ = accord.server_step(algorithm, torch.zeros_like(w), [*replies, mover])
+    assert torch.isfinite(w).all()
+    assert w.any()
+
+
+def test_fedsol_takes_its_first_step_like_fedavg() -> None:
+    """At w = w0 the drift is zero, so that nothing is perturbed."""
+    one = batches(1)
+    first, plain = (accord.local_round(accord.read(t), net(), one).w for t in ("fedsol", "fedavg"))
+    torch.testing.assert_close(first, plain, rtol=1e-12, atol=1e-12)
+
+
+class Plain(nn.Module):
+    """A model that answers with logits and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(50, 4).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("moon", "contrast reads the model's features, and Plain returns logits only: return accord.Output"),
+        ("fedsol(by=contrast, on=all)", "contrast reads the model's features, and Plain returns logits only"),
+        ("fedsr", r"represent reads a distribution of features, and Plain gives none: choose the model stochastic"),
+        ("fedalign", "Plain does not say what its stages are"),
+    ],
+)
+def test_what_a_model_lacks_is_asked_for_by_name(text: str, says: str) -> None:
+    algorithm = accord.read(text)
+    kept: Any = {}
+    if text == "moon":  # looks at features once a client has a model of its own from before
+        kept = accord.local_round(algorithm, Plain(), batches(2)).kept
+    with pytest.raises(ValueError, match=says):
+        accord.local_round(algorithm, Plain(), batches(2), kept=kept, round=1)
+
+
+def test_neighbours_without_features_are_refused() -> None:
+    client = client_at(accord.knnper(), Plain(), *[torch.zeros(204).double()] * 2)
+    with pytest.raises(ValueError, match=r"knn_per compares features, and this model returns logits only"):
+        accord.knn_per(epochs=0).features(client, samples(2).x)

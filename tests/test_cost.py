@@ -126,7 +126,9 @@ def test_the_record_of_a_run_says_the_same(tmp_path: Path) -> None:
     assert [line["bytes_down"] for line in lines] == [2 * size * 5 * 4] * 2
 
 
-@pytest.mark.parametrize("text", ["fedbabu", "fedavg + sgd(on=body)", "fedbabu + corrective", "corrective + fedbabu", "fedbabu + feddyn + fedadam"])
+@pytest.mark.parametrize(
+    "text", ["fedbabu", "fedavg + sgd(on=body)", "fedbabu + corrective", "corrective + fedbabu", "fedbabu + feddyn + fedadam"]
+)
 def test_what_does_not_travel_does_not_change(text: str) -> None:
     text = text.replace("corrective + fedbabu", "fedavg + corrective + fedbabu")
     module, data = net(), federation()

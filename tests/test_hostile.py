@@ -60,7 +60,7 @@ def bad_numbers(key: str) -> list[tuple[str, str]]:
     assert found is not None
     kind, limits = found
     low = limits.low if not limits.above else limits.low - 1e-9
-    wrongs = ["nan", "inf", "-inf", "1e400", repr(low - 1), "-1"]
+    wrongs = ["nan", "inf", "-inf", "1e400", repr(low - 1 - (key in ("clients", "per_round"))), "-1"]  # where 0 says something else
     if limits.above:
         wrongs.append("0")
     if limits.high < float("inf"):

@@ -285,7 +285,8 @@ class Client:
     def whole_gradient(self, parts: Sequence[Part], size: int = 500, *, by_batch: bool = False) -> tuple[Tensor, float]:
         """The gradient, at the present weights and in evaluation mode, of these parts' mean loss over all the client's data, and that loss.
 
-        It is zero where the weights do not move. The mean is over samples, or with `by_batch` over the means of batches. The weights, `g` and the statistics are left as they were.
+        It is zero where the weights do not move. The mean is over samples, or with `by_batch` over the means of batches. The weights,
+        `g` and the statistics are left as they were.
         """
         before, total, value, count = self.g.clone(), torch.zeros_like(self.g), 0.0, 0
         spans = self.algorithm.moves(self.layout)

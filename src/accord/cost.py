@@ -94,11 +94,11 @@ class Small(nn.Module):
         return Output(self.head(z), z, (z, F.softplus(z)))
 
 
-class _Work(TorchDispatchMode):
+class _Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the floating-point operations of the matrix products and convolutions of a block, forward and backward."""
 
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self.forward = self.backward = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

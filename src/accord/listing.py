@@ -125,5 +125,6 @@ def show(found: Sequence[Mapping[str, str]], as_json: bool) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in found:
-        table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in (row["effect"], row["arguments"], row.get("cost", "")) if t)))
+        said = (row["effect"], row["arguments"], row.get("cost", ""))
+        table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in said if t)))
     Console(highlight=False).print(table)

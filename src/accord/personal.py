@@ -108,8 +108,9 @@ class KnnPer(Personal):
 
     def remembers(self, module: nn.Module, x: Tensor) -> int:
         with torch.no_grad():
-            z = copy.deepcopy(module).eval()(x)
-        return self.capacity * (z.features[0].numel() + 1)
+            out = copy.deepcopy(module).eval()(x)
+        dimension: int = out.features[0].numel()
+        return self.capacity * (dimension + 1)
 
     def features(self, client: Client, x: Tensor) -> Tensor:
         """The features of some inputs, one row each."""

@@ -26,8 +26,12 @@ class Process:
         self.worker = Worker(copy.deepcopy(module), federation, device)
 
     def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:
-        for client in clients:
-            yield client, job.run(self.worker, client, kept(client))
+        before = torch.get_rng_state()
+        try:
+            for client in clients:
+                yield client, job.run(self.worker, client, kept(client))
+        finally:
+            torch.set_rng_state(before)
 
     def close(self) -> None:
         self._restore()

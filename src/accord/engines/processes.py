@@ -183,7 +183,7 @@ class Processes:
 
 def serve(pipe: Connection, module: nn.Module, federation: Federation, device: str) -> None:
     """A worker's life: take jobs and tasks from the pipe and answer."""
-    worker = Worker(module, federation, device)
+    worker = Worker(copy.deepcopy(module), federation, device)  # what arrives shares memory with the other workers
     inbox, outbox = [Arena() for _ in range(_SLOTS)], [Arena() for _ in range(_SLOTS)]
     shared = Arena()
     job: Job | None = None

@@ -54,13 +54,16 @@ class Threads:
         return answer
 
     def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:
-        first = 0
-        if isinstance(job, Train) and not self._tried and clients:
-            first = 1
-            yield clients[0], self._try(job, clients[0], kept(clients[0]))
-        waiting = {self._pool.submit(self._run, job, client, kept(client)): client for client in clients[first:]}
-        for done in as_completed(waiting):
-            yield waiting.pop(done), done.result()
+        before, first = torch.get_rng_state(), 0
+        try:
+            if isinstance(job, Train) and not self._tried and clients:
+                first = 1
+                yield clients[0], self._try(job, clients[0], kept(clients[0]))
+            waiting = {self._pool.submit(self._run, job, client, kept(client)): client for client in clients[first:]}
+            for done in as_completed(waiting):
+                yield waiting.pop(done), done.result()
+        finally:
+            torch.set_rng_state(before)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
