@@ -47,7 +47,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.developing: $(VENV)/.installed
-	$(PIP) -e ".[hub,dev]"
+	$(PIP) -e ".[all,dev]"
 	@touch $@
 
 # The report page's tests drive a real browser. Where there is none and we may install one, do; where not, those tests say why they skip.
