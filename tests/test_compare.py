@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from accord import compare as comparing
 from accord.compare import Cell, cells, compare, unique, verify
 from accord.engines.crew import Lost
 from accord.experiment import Experiment
-from hypothesis import given
-from hypothesis import strategies as st
 from shell import result, rounds
 
 BASE = Experiment(clients=5, per_round=2, rounds=3, engine="process", epochs=1)
@@ -32,8 +33,18 @@ def watched(planned: list[Cell], out: Path, workers: int) -> list[tuple[str, Map
 
 def test_every_algorithm_with_every_seed_one_seed_after_the_other(tmp_path: Path) -> None:
     planned = cells(BASE.with_({"seed": 3}), ["fedavg", "fedprox(mu=1)"], 2, tmp_path)
-    assert [(c.experiment.algorithm, c.experiment.seed) for c in planned] == [("fedavg", 3), ("fedprox(mu=1)", 3), ("fedavg", 4), ("fedprox(mu=1)", 4)]
-    assert [c.folder.relative_to(tmp_path).as_posix() for c in planned] == ["fedavg/seed-3", "fedprox-mu-1/seed-3", "fedavg/seed-4", "fedprox-mu-1/seed-4"]
+    assert [(c.experiment.algorithm, c.experiment.seed) for c in planned] == [
+        ("fedavg", 3),
+        ("fedprox(mu=1)", 3),
+        ("fedavg", 4),
+        ("fedprox(mu=1)", 4),
+    ]
+    assert [c.folder.relative_to(tmp_path).as_posix() for c in planned] == [
+        "fedavg/seed-3",
+        "fedprox-mu-1/seed-3",
+        "fedavg/seed-4",
+        "fedprox-mu-1/seed-4",
+    ]
     assert planned[1].label == "fedprox(mu=1), seed 3"
     assert all(c.experiment.split_seed == 0 for c in planned), "the data are the same for all seeds"
 
@@ -99,7 +110,9 @@ def test_the_record_of_a_comparison(whole: Path) -> None:
     assert result(whole / "fedavg/seed-0")["digest"] != result(whole / "fedavg/seed-1")["digest"]
 
 
-def test_side_by_side_gives_the_same_and_a_worker_that_dies_is_replaced(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_by_side_gives_the_same_and_a_worker_that_dies_is_replaced(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, hands = comparing.hire, []
 
     def hiring(*arguments: Any) -> Any:
@@ -174,7 +187,7 @@ def test_a_mistake_in_a_cell_is_told_with_its_name(tmp_path: Path, monkeypatch: 
     with pytest.raises(ValueError, match=r"^fedavg, seed 0: round 1: no client"):
         watched(cells(BASE, ["fedavg"], 2, tmp_path), tmp_path, 1 + 1)
     stage(monkeypatch, lambda cell: RuntimeError("a defect"))
-    with pytest.raises(RuntimeError, match="^a defect$"):
+    with pytest.raises(RuntimeError, match=r"^a defect$"):
         watched(cells(BASE, ["fedavg"], 2, tmp_path), tmp_path, 2)
 
 

@@ -8,10 +8,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import accord
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import accord
 from accord.data.federation import Federation
 from accord.data.pool import Pool
 from accord.data.shards import Shards
@@ -22,11 +27,7 @@ from accord.flat import logits
 from accord.jobs import CHUNK, Evaluate, Score
 from accord.server import Server, rounds
 from accord.store import Store
-from hypothesis import given
-from hypothesis import strategies as st
 from small import Backwards, net, samples
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 
 def federation(tests: int = 40, held_out: int = 2) -> Federation:

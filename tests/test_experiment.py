@@ -7,20 +7,23 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import accord
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import accord
 from accord import catalogue
 from accord.experiment import Experiment, checked, cores, device_of, model_for, read_file
 from accord.flat import digest
-from hypothesis import given
-from hypothesis import strategies as st
 
 SMALL = st.integers(1, 50)
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
-        "algorithm": st.sampled_from(["fedavg", "scaffold + constrain", "fedsol(rho=0.5) + sgd(steps=uniform(1, 9))", "fedavg + power_of_choice(3, d=6)"]),
+        "algorithm": st.sampled_from(
+            ["fedavg", "scaffold + constrain", "fedsol(rho=0.5) + sgd(steps=uniform(1, 9))", "fedavg + power_of_choice(3, d=6)"]
+        ),
         "name": st.text(max_size=10),
         "data": st.sampled_from(["digits", "synthetic(1, 1)", "digits(image=True)"]),
         "split": st.sampled_from(["iid", "dirichlet(0.5)", "shards(2)"]),
@@ -76,7 +79,15 @@ def test_a_resolved_experiment_does_not_depend_on_defaults() -> None:
     found = Experiment(algorithm="fedprox", clients=8)
     whole = found.resolved(found.federation())
     saved = tomllib.loads(whole.toml())
-    assert set(saved) >= {f.name for f in dataclasses.fields(Experiment)} - {"epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "lr_decay"}
+    assert set(saved) >= {f.name for f in dataclasses.fields(Experiment)} - {
+        "epochs",
+        "steps",
+        "batch_size",
+        "lr",
+        "momentum",
+        "weight_decay",
+        "lr_decay",
+    }
     for text in ("mu=", "lr=", "momentum=", "epochs=", "batch=", "uniform(count="):
         assert text in saved["algorithm"]
     assert "hidden=(200,)" in saved["model"]
@@ -87,7 +98,10 @@ def test_a_resolved_experiment_does_not_depend_on_defaults() -> None:
 @pytest.mark.parametrize(
     ("keys", "change"),
     [
-        ({"lr": 0.5, "momentum": 0.1, "weight_decay": 0.2, "lr_decay": 0.9, "batch_size": 7}, {"lr": 0.5, "momentum": 0.1, "decay": 0.2, "lr_decay": 0.9, "batch": 7}),
+        (
+            {"lr": 0.5, "momentum": 0.1, "weight_decay": 0.2, "lr_decay": 0.9, "batch_size": 7},
+            {"lr": 0.5, "momentum": 0.1, "decay": 0.2, "lr_decay": 0.9, "batch": 7},
+        ),
         ({"epochs": 4}, {"epochs": 4, "steps": None}),
         ({"steps": 9}, {"steps": 9}),
         ({"steps": "uniform(2, 3)"}, {"steps": accord.read("uniform(2, 3)", "steps")}),
@@ -101,7 +115,9 @@ def test_keys_of_the_local_optimiser_win_over_the_text(keys: dict[str, Any], cha
 
 
 def test_keys_that_are_not_given_leave_the_text_alone() -> None:
-    found = dataclasses.replace(Experiment(), **dict.fromkeys(("epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "lr_decay")))
+    found = dataclasses.replace(
+        Experiment(), **dict.fromkeys(("epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "lr_decay"))
+    )
     found = dataclasses.replace(found, algorithm="fedavg + sgd(lr=9, batch=3, steps=2)", per_round=None)
     assert found.recipe() == accord.read("fedavg + sgd(lr=9, batch=3, steps=2)")
 
@@ -114,8 +130,8 @@ def test_who_takes_part() -> None:
     assert select("fedavg", per_round=0) == "all()"
     assert "count=4" in select("fedavg + power_of_choice(3, d=6)", per_round=4)
     assert "count=3" in select("fedavg + power_of_choice(3, d=6)", per_round=0)
+    found = Experiment(clients=5, per_round=9)
     with pytest.raises(ValueError, match="per_round is 9, and there are 5 clients"):
-        found = Experiment(clients=5, per_round=9)
         found.resolved(found.federation())
 
 

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import accord
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import accord
 from accord.engines import processes
 from accord.engines.arena import Arena
 from accord.engines.auto import Auto
@@ -27,10 +31,7 @@ from accord.jobs import Evaluate, Job, Score, Train
 from accord.pieces import Pieces, use
 from accord.server import Server, rounds
 from accord.store import Store
-from hypothesis import given
-from hypothesis import strategies as st
 from small import Net, federation, identical, net
-from torch import Tensor
 
 TEXT = "scaffold + constrain + sgd(lr=0.05, batch=2, epochs=2)"
 
@@ -55,7 +56,13 @@ def outcome(engine: Any, text: str = TEXT, count: int = 2) -> str:
     server, store = Server.start(algorithm, module()), Store(algorithm.keys)
     for _ in rounds(algorithm, module(), data(), rounds=count, engine=engine, server=server, store=store):
         pass
-    return digest({"w": server.w, "b": server.b, **{f"{k}{i}{n}": t for k in range(7) for i, s in enumerate(store.get(k).values()) for n, t in s.items()}})
+    return digest(
+        {
+            "w": server.w,
+            "b": server.b,
+            **{f"{k}{i}{n}": t for k in range(7) for i, s in enumerate(store.get(k).values()) for n, t in s.items()},
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +79,9 @@ def start(text: str = TEXT) -> Train:
 
 # --- what travels ----------------------------------------------------------------------------------------------------------------------
 
-TYPES = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64])
+TYPES = st.sampled_from(
+    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+)
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 
 
