@@ -144,8 +144,7 @@ def test_any_value_of_any_number_is_taken_or_refused_by_name(key: str, value: An
 # --- every argument of every recipe ----------------------------------------------------------------------------------------------------
 
 KEYS = {"algorithm": "algorithm", "part": "algorithm", "rule": "algorithm", "select": "algorithm", "personal": "algorithm",
-        "split": "split",
-        "model": "model", "data": "data", "buffers": "algorithm", "steps": "steps"}  # fmt: skip
+        "split": "split", "model": "model", "data": "data", "buffers": "algorithm", "steps": "steps"}  # fmt: skip
 PIECES = [e for kind in KEYS for e in entries(kind) if e.make.__module__.startswith("accord.")]
 
 
