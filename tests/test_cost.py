@@ -107,8 +107,6 @@ def test_costs_add_up_in_a_composition() -> None:
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
 @pytest.mark.parametrize("text", [*ALGORITHMS, "fedavg + power_of_choice(4, d=6)", "fedavg + sgd(on=head)", "scaffold + fedbabu"])
 def test_a_run_sends_what_the_costs_say(text: str, norm: bool) -> None:
-    if text in ("fedalign", "gradaug"):
-        pytest.skip("the small model of the tests has no stages")
     module, data, batch = net(dtype=torch.float32, norm=norm), federation((7, 12, 3, 18, 9, 5, 11), dtype=torch.float32), samples(4)
     algorithm = accord.read(text)
     algorithm = algorithm if "power" in text else algorithm + accord.uniform(4)

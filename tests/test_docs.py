@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accord.recipe import names
+from accord.recipe import entries
 from documents import ROOT
 
 LOADED = re.compile(r'<(?:script|img|link rel="(?:stylesheet|preconnect|icon)")[^>]*(?:src|href)="(https?:[^"]*)')
@@ -28,16 +28,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_part_has_a_page_with_its_arguments(site: Path) -> None:
-    for name in names("part"):
+    own = [entry.name for entry in entries("part") if entry.make.__module__.startswith("accord.")]  # other tests register more
+    assert len(own) > 20
+    for name in own:
         assert "What it does to a round" in (site / "parts" / f"{name}.html").read_text(encoding="utf-8")
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
-        found = re.findall(
-            r"<(?:script|img|link rel=\"(?:stylesheet|preconnect|icon)\")[^>]*(?:src|href)=\"(https?:[^\"]*)",
-            page.read_text(encoding="utf-8"),
-        )
+        found = LOADED.findall(page.read_text(encoding="utf-8"))
         assert not found, f"{page.name} loads {found}"
 
 

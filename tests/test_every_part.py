@@ -28,7 +28,7 @@ ALGORITHMS = [e for e in entries("algorithm") if e.make.__module__ == "accord.al
 NAMES = [e.name for e in PARTS]
 
 # The text of a part whose name alone is not enough, with the setting that the tests use.
-EXAMPLES: dict[str, str] = {"gradaug": "gradaug(width=0.25)"}
+EXAMPLES: dict[str, str] = {"gradaug": "gradaug(width=0.25)", "project": "project(by=proximal)"}
 
 # The text with which a part must do nothing at all; None for parts that have no strength to turn down.
 NOTHING: dict[str, str | None] = {

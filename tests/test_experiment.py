@@ -118,7 +118,7 @@ def test_keys_that_are_not_given_leave_the_text_alone() -> None:
     found = dataclasses.replace(
         Experiment(), **dict.fromkeys(("epochs", "steps", "batch_size", "lr", "momentum", "weight_decay", "lr_decay"))
     )
-    found = dataclasses.replace(found, algorithm="fedavg + sgd(lr=9, batch=3, steps=2)", per_round=None)
+    found = dataclasses.replace(found, algorithm="fedavg + sgd(lr=9, batch=3, steps=2)", per_round=0)
     assert found.recipe() == accord.read("fedavg + sgd(lr=9, batch=3, steps=2)")
 
 
@@ -128,6 +128,9 @@ def test_who_takes_part() -> None:
 
     assert select("fedavg", per_round=4) == "uniform(count=4)"
     assert select("fedavg", per_round=0) == "all()"
+    assert select("fedavg") == "uniform(count=5)"
+    assert select("fedavg", clients=3) == "uniform(count=3)"
+    assert "count=3" in select("fedavg + power_of_choice(3, d=6)")
     assert "count=4" in select("fedavg + power_of_choice(3, d=6)", per_round=4)
     assert "count=3" in select("fedavg + power_of_choice(3, d=6)", per_round=0)
     found = Experiment(clients=5, per_round=9)
@@ -172,7 +175,7 @@ def test_a_number_of_steps_replaces_one_of_epochs() -> None:
 
 
 def test_checked_says_where() -> None:
-    assert checked({"clients": 0, "per_round": 0.0}) == {"clients": None, "per_round": None}
+    assert checked({"clients": 0, "per_round": 0.0}) == {"clients": None, "per_round": 0}
     assert checked({"rounds": 3.0}) == {"rounds": 3}
     with pytest.raises(ValueError, match=r"^lr in e.toml is -1; it must be a number above 0$"):
         checked({"lr": -1}, "e.toml")

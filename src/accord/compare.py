@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import time
@@ -44,7 +45,7 @@ def cells(base: Experiment, algorithms: Sequence[str], seeds: int, out: Path) ->
     twice = [text for k, text in enumerate(algorithms) if text in algorithms[:k]]
     if twice:
         raise ValueError(f"{twice[0]!r} is given twice: name each algorithm once")
-    slugs = unique([re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")[:60] or "algorithm" for text in algorithms])
+    slugs = unique([re.sub(r"[^a-z0-9.]+", "-", text.lower())[:60].strip("-.") or "algorithm" for text in algorithms])
     return [
         Cell(dataclasses.replace(base, algorithm=text, name=text, seed=base.seed + k), out / slug / f"seed-{base.seed + k}")
         for k in range(seeds)
@@ -53,8 +54,16 @@ def cells(base: Experiment, algorithms: Sequence[str], seeds: int, out: Path) ->
 
 
 def unique(slugs: Sequence[str]) -> list[str]:
-    """The same texts, with a number behind those that stand more than once."""
-    return [slug if slug not in slugs[:k] else f"{slug}-{k}" for k, slug in enumerate(slugs)]
+    """The same texts, with a number behind those that stand more than once.
+
+    >>> unique(["a", "a", "a-1"])
+    ['a', 'a-2', 'a-1']
+    """
+    found: list[str] = []
+    for slug in slugs:
+        numbered = (f"{slug}-{k}" for k in itertools.count(1))
+        found.append(slug if slug not in found else next(each for each in numbered if each not in found and each not in slugs))
+    return found
 
 
 def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float | None, watch: Watch) -> None:

@@ -34,7 +34,7 @@ class Cost:
 
     >>> import accord
     >>> print(accord.cost("scaffold"))
-    down 2P, up 2P, keeps P, 1 pass
+    down 2P, up 2P, keeps P, server keeps P, 1 pass
     >>> print(accord.cost("moon"))
     down P, up P, keeps P, 1 pass + 2 forward
     """
