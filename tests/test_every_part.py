@@ -28,7 +28,7 @@ ALGORITHMS = [e for e in entries("algorithm") if e.make.__module__ == "accord.al
 NAMES = [e.name for e in PARTS]
 
 # The text of a part whose name alone is not enough, with the setting that the tests use.
-EXAMPLES: dict[str, str] = {"gradaug": "gradaug(width=0.25)", "project": "project(by=proximal)"}
+EXAMPLES: dict[str, str] = {"gradaug": "gradaug(width=0.25)"}
 
 # The text with which a part must do nothing at all; None for parts that have no strength to turn down.
 NOTHING: dict[str, str | None] = {
@@ -91,7 +91,7 @@ def a_round(algorithm: Algorithm, *, norm: bool = False, seed: int = 3) -> tuple
         replies = []
         for k in range(2):
             reply = accord.local_round(
-                algorithm, module, batches(2, seed=10 + k), w0=w, down=down, kept=kept.get(k), seed=seed + k, round=r
+                algorithm, module, batches(4, seed=10 + k), w0=w, down=down, kept=kept.get(k), seed=seed + k, round=r
             )
             kept[k] = reply.kept
             replies.append(reply)

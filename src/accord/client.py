@@ -98,6 +98,11 @@ class Client:
         """This client's own random numbers in this round, for parts that draw."""
         return self._rng()
 
+    @property
+    def drift(self) -> Tensor:
+        """w - w0, exactly zero where nothing has moved; the next call writes over it."""
+        return torch.sub(self.w, self.w0, out=self.model.scratch)
+
     def train(self, batches: Iterable[Batch]) -> None:
         """One whole round: begin, the local loop over these batches, end."""
         self.begin()

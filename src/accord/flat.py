@@ -220,6 +220,11 @@ class Flat:
         """The module's own state dictionary, as copies that share nothing."""
         return {name: tensor.detach().clone().contiguous() for name, tensor in self.module.state_dict().items()}
 
+    @cached_property
+    def scratch(self) -> Tensor:
+        """A vector as long as `w` for a result that is used up at once."""
+        return torch.empty_like(self.w)
+
     def twin(self) -> Flat:
         """A second module of the same shape, for looking at other weights while this one trains; it takes no gradients."""
         other = Flat(copy.deepcopy(self.module))

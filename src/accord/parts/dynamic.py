@@ -44,14 +44,17 @@ class Dynamic(Part):
         if not self.alpha:
             return
         alpha = self.own(client)
-        client.g.sub_(client.kept[self]["h"]).sub_(client.w0, alpha=alpha)
-        if self.clip is not None:
-            client.g.mul_((self.clip / (client.g.norm() + 1e-6)).clamp(max=1.0))
+        client.g.sub_(client.kept[self]["h"])
+        if self.clip is None:
+            client.g.add_(client.drift, alpha=alpha)
+            return
+        client.g.sub_(client.w0, alpha=alpha)
+        client.g.mul_((self.clip / (client.g.norm() + 1e-6)).clamp(max=1.0))
         client.g.add_(client.w, alpha=alpha)
 
     def end(self, client: Client) -> None:
         if self.alpha:
-            client.kept[self] = {"h": client.kept[self]["h"] - self.own(client) * (client.w - client.w0)}
+            client.kept[self] = {"h": client.kept[self]["h"] - self.own(client) * client.drift}
 
     def sums(self, reply: Reply) -> Mapping[str, tuple[float, Tensor]]:
         return {"delta": (1.0, reply.delta)} if self.alpha else {}

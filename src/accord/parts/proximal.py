@@ -20,4 +20,4 @@ class Proximal(Part):
     def gradient(self, client: Client, batch: Batch, inner: Gradient) -> None:
         inner(batch)
         if self.mu:
-            client.g.add_(client.w, alpha=self.mu).sub_(client.w0, alpha=self.mu)
+            client.g.add_(client.drift, alpha=self.mu)

@@ -1,0 +1,170 @@
+"""What a cell of a paper's table holds: pieces that read one number off a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from accord.check import Count, Fraction
+from accord.recipe import named
+from accord.reports.record import Run, number
+from accord.reports.statistics import mean
+
+
+class Measure:
+    """A number of a finished run, in the unit in which papers print it."""
+
+    kind: ClassVar[str] = "measure"
+    name: str
+    unit: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()  # analyses that must have been made of the run
+
+    def of(self, run: Run) -> float | None:
+        """The number; None where the run has none."""
+        raise TypeError(f"{type(self).__name__} does not say what it reads")
+
+    @property
+    def analyses(self) -> Sequence[str]:
+        """The analyses to make of the run before it is read."""
+        return self.needs
+
+
+@named
+class Accuracy(Measure):
+    """The final accuracy in per cent: `of` the global test set, of the clients' own data, after personalisation, or of new clients.
+
+    With `last` it is the mean over the evaluations of the last so many rounds, as in FedOptz's tables.
+    """
+
+    unit: ClassVar[str] = "%"
+
+    on: Literal["global", "local", "personal", "new"] = "global"
+    last: Count = 1
+
+    def of(self, run: Run) -> float | None:
+        curve = run.curve(self.on)
+        if not curve.rounds:
+            return None
+        end = curve.rounds[-1]
+        kept = [a for r, a in zip(curve.rounds, curve.accuracy, strict=True) if r > end - self.last]
+        found = mean(kept)
+        return None if found is None else 100 * found
+
+
+@named
+class Spread(Measure):
+    """The standard deviation of the final accuracy over clients, in percentage points."""
+
+    unit: ClassVar[str] = "points"
+
+    on: Literal["local", "personal", "new"] = "personal"
+
+    def of(self, run: Run) -> float | None:
+        found = run.evaluations(self.on)
+        spread = number(found[-1][1].get("spread")) if found else None
+        return None if spread is None else 100 * spread
+
+
+@named
+class RoundsTo(Measure):
+    """The first evaluated round that reaches an accuracy on the global test set; none if no round does."""
+
+    unit: ClassVar[str] = "rounds"
+
+    accuracy: Fraction
+
+    def of(self, run: Run) -> float | None:
+        found = run.curve().first(self.accuracy)
+        return None if found is None else float(found)
+
+
+@named
+class GigabitsTo(Measure):
+    """Gigabits sent by all clients, one way, until an accuracy is reached: rounds times clients times 32 bits a parameter (FedAlign, Table 8)."""
+
+    unit: ClassVar[str] = "Gb"
+
+    accuracy: Fraction
+
+    def of(self, run: Run) -> float | None:
+        rounds = run.curve().first(self.accuracy)
+        if rounds is None:
+            return None
+        up = sum(row.get("bytes_up") or 0 for row in run.rounds if row["round"] <= rounds)
+        return 8 * up / 1e9
+
+
+@named
+class Flops(Measure):
+    """Forward floating-point operations of training, in millions a sample; with `to`, times the rounds until that accuracy (FedAlign, Table 8)."""
+
+    unit: ClassVar[str] = "MFLOPs"
+    needs: ClassVar[tuple[str, ...]] = ("cost",)
+
+    to: Fraction | None = None
+
+    def of(self, run: Run) -> float | None:
+        found = Analysis("cost", "forward_flops").of(run)
+        rounds = 1 if self.to is None else run.curve().first(self.to)
+        return None if found is None or rounds is None else found * rounds / 1e6
+
+
+@named
+class Stored(Measure):
+    """Parameters that a client stores in training, in millions: its model, and what its method holds beside it."""
+
+    unit: ClassVar[str] = "M"
+    needs: ClassVar[tuple[str, ...]] = ("cost",)
+
+    def of(self, run: Run) -> float | None:
+        found = Analysis("cost", "stored_parameters").of(run)
+        return None if found is None else found / 1e6
+
+
+@named
+class Seconds(Measure):
+    """Seconds a round on this machine."""
+
+    unit: ClassVar[str] = "s"
+
+    def of(self, run: Run) -> float | None:
+        return mean([row["seconds"] for row in run.rounds if number(row.get("seconds")) is not None])
+
+
+@named
+class Tracked(Measure):
+    """A number that `--track` recorded in the last round: `tracked('drift.consistency')`, `tracked('knowledge.mean')`."""
+
+    entry: str
+
+    def of(self, run: Run) -> float | None:
+        held: object = run.rounds[-1] if run.rounds else {}
+        for key in self.entry.split("."):
+            held = held.get(key) if isinstance(held, dict) else None
+        return number(held)
+
+
+@named
+class Analysis(Measure):
+    """A number of an analysis of the final model: `analysis(curvature, convexity)` is `values.convexity` of `analysis/curvature.json`."""
+
+    file: str
+    entry: str
+
+    @property
+    def analyses(self) -> Sequence[str]:
+        return (self.file,)
+
+    def of(self, run: Run) -> float | None:
+        import json
+
+        place = run.path / "analysis" / f"{self.file}.json"
+        if not place.is_file():
+            return None
+        held: object = json.loads(place.read_text(encoding="utf-8"))["values"]
+        for key in self.entry.split("."):
+            if isinstance(held, list) and key.isdigit() and int(key) < len(held):
+                held = held[int(key)]
+            else:
+                held = held.get(key) if isinstance(held, dict) else None
+        return number(held)

@@ -1,0 +1,167 @@
+"""A table or a figure of a paper as data: its rows and columns, the experiment in each cell, and the paper's numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from accord.check import Count, NonNegative, check, nearest
+from accord.experiment import Experiment, read_file
+from accord.recipe import read
+from accord.reproduce.figures import Figure
+from accord.reproduce.measures import Measure
+
+_OWN = ("measure", "plus", "numbers", "spreads")  # what rows and columns say besides an experiment's settings
+_ABSENT = "-"  # stands where the table has no cell
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, or one line of a figure: an experiment, what is measured of it, and what the paper has."""
+
+    row: str
+    column: str
+    experiment: Experiment
+    measure: Measure
+    number: float | None = None  # the paper's, in the measure's unit
+    spread: float | None = None  # the paper's standard deviation
+
+    @property
+    def name(self) -> str:
+        """What `--cells` matches and tables call it."""
+        return f"{self.row} | {self.column}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One file of `experiments/<paper>/`: what it shows, and its cells in the order of the paper.
+
+    `stand_in` are settings that take the place of those of the same name where the data set of the paper is absent.
+
+    >>> study = load("fedconst/table3")
+    >>> study.cells[3].name, study.cells[3].number, study.cells[3].experiment.rounds
+    ('Orthogonal and center | Accuracy', 59.66, 50)
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ("table", "figure")
+
+    id: str
+    title: str
+    kind: Literal["table", "figure"]
+    shows: str
+    cells: tuple[Cell, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    seeds: int = 1  # how many the paper ran
+    rounds: int = 0  # the largest number of rounds of any cell
+    notes: tuple[str, ...] = ()
+    stand_in: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    figure: Figure | None = None
+
+    @property
+    def paper(self) -> str:
+        """The folder that the file lies in."""
+        return self.id.partition("/")[0]
+
+
+def places() -> dict[str, Path]:
+    """The files of all studies by their names.
+
+    >>> "fedconst/table1" in places()
+    True
+    """
+    root = Path(str(resources.files("accord") / "experiments"))
+    return {f"{file.parent.name}/{file.stem}": file for file in sorted(root.glob("*/*.toml"))}
+
+
+def load(name: str) -> Study:
+    """A study by its name, such as `fedconst/table1`, or by the path of a file in the same form."""
+    known = places()
+    if name in known:
+        return expand(name, read_file(known[name]), f"the study {name!r}")
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise ValueError(f"there is no study {name!r}{nearest(name, known)}; `accord reproduce --list` shows those there are")
+    return expand(path.stem, read_file(path), name)
+
+
+def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
+    """The study that a file describes.
+
+    >>> said = {"title": "T", "kind": "table", "shows": "that.", "set_up": {"rounds": 5}, "columns": {"b": {"lr": 0.1}},
+    ...         "rows": {"a": {"algorithm": "fedavg", "numbers": [50.0]}}}
+    >>> [(cell.name, cell.number, cell.experiment.lr) for cell in expand("x/y", said, "here").cells]
+    [('a | b', 50.0, 0.1)]
+    """
+    top = {"title": str, "kind": Literal[Study.kinds], "shows": str, "seeds": Count, "notes": tuple[str, ...]}  # type: ignore[valid-type]
+    tables = ("set_up", "columns", "rows", "stand_in", "figure")
+    for key in said:
+        if key not in (*top, *tables):
+            raise ValueError(f"unknown key {key!r} in {where}{nearest(key, (*top, *tables))}")
+    for key in ("title", "kind", "shows", "rows", "columns"):
+        if key not in said:
+            raise ValueError(f"{where} has no {key}")
+    found = {key: check(said[key], hint, f"{key} in {where}") for key, hint in top.items() if key in said}
+    rows, columns = (_table(said[key], f"[{key}] in {where}") for key in ("rows", "columns"))
+    cells = tuple(
+        cell
+        for row in rows
+        for k, column in enumerate(columns)
+        if (cell := _cell(row, column, k, said.get("set_up", {}), rows[row], columns[column], where)) is not None
+    )
+    stand_in = said.get("stand_in", {})
+    Experiment().with_({key: value for key, value in stand_in.items() if key != "note"}, f"[stand_in] in {where}")
+    return Study(
+        id=name,
+        cells=cells,
+        rows=tuple(rows),
+        columns=tuple(columns),
+        rounds=max((cell.experiment.rounds for cell in cells), default=0),
+        stand_in=stand_in,
+        figure=Figure.of(said["figure"], f"[figure] in {where}") if "figure" in said else None,
+        **found,
+    )
+
+
+def _table(value: Any, where: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, Mapping) or not value or not all(isinstance(each, Mapping) for each in value.values()):
+        raise ValueError(f"{where} is {value!r}; it must hold tables, such as name = {{ algorithm = 'fedavg' }}")
+    return {str(name): dict(each) for name, each in value.items()}
+
+
+def _cell(
+    row: str, column: str, at: int, base: Mapping[str, Any], across: Mapping[str, Any], down: Mapping[str, Any], where: str
+) -> Cell | None:
+    """The cell of a row and a column; None where the table has none."""
+    place = f"cell '{row} | {column}' in {where}"
+    number, spread = (_entry(across.get(key), at, place) for key in ("numbers", "spreads"))
+    if number == _ABSENT:
+        return None
+    said = {**base, **across, **down}
+    settings = {key: value for key, value in said.items() if key not in _OWN}
+    added = [str(each["plus"]) for each in (base, across, down) if "plus" in each]
+    text = " + ".join([str(settings.pop("algorithm", "fedavg")), *added])
+    measure = read(str(said.get("measure", "accuracy")), Measure.kind)
+    experiment = Experiment(per_round=0, name=row).with_({**settings, "algorithm": text}, place)
+    return Cell(row, column, experiment, measure, _number(number, place), None if spread is None else check(spread, NonNegative, place))
+
+
+def _entry(values: Any, at: int, place: str) -> Any:
+    if values is None:
+        return None
+    if not isinstance(values, list) or at >= len(values):
+        raise ValueError(f"{place}: its row has no number for this column; write nan where the paper has none, '-' where there is no cell")
+    return values[at]
+
+
+def _number(value: Any, place: str) -> float | None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{place}: the paper's number is {value!r}; it must be a number, nan or '-'")
+    return float(value)
