@@ -19,6 +19,7 @@ from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
 from accord.engines.crew import Lost
 from accord.experiment import Experiment, checked, cores
+from accord.reproduce.command import reproduce_command
 from accord.run import make, resume, run
 from accord.screen import Screen
 
@@ -27,6 +28,7 @@ _HELP = {
     "algorithm": "recipe text, such as 'scaffold + constrain'",
     "name": "what tables call it",
     "data": "a source (accord list data), a folder, a .npz file or a hub name",
+    "data_fraction": "use this share of the training samples, drawn by the split's seed",
     "split": "how samples go to clients (accord list splits)",
     "clients": "how many; 0: as many as the data has",
     "model": "accord list models",
@@ -158,6 +160,9 @@ def list_command(what: str, use: Sequence[str], texts: Sequence[str], data: str,
     else:
         found = list(listing.rows(what))
     listing.show(found, as_json)
+
+
+accord.add_command(reproduce_command)
 
 
 def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:

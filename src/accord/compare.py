@@ -83,7 +83,7 @@ def compare(planned: Sequence[Cell], out: Path, *, workers: int, target: float |
     }
     write_atomically(out / "comparison.json", json.dumps(record, indent=1))
     if workers > 1 and len(planned) > 1:
-        _side_by_side([_alone(cell) for cell in planned], min(workers, len(planned)), watch)
+        side_by_side(planned, min(workers, len(planned)), watch)
         return
     for cell in planned:
         run(cell.experiment, cell.folder, keep=True, progress=lambda line, cell=cell: watch(cell, line))  # type: ignore[misc]
@@ -106,7 +106,9 @@ def _alone(cell: Cell) -> Cell:
     return dataclasses.replace(cell, experiment=dataclasses.replace(cell.experiment, engine="process"))
 
 
-def _side_by_side(planned: Sequence[Cell], workers: int, watch: Watch) -> None:
+def side_by_side(cells: Sequence[Cell], workers: int, watch: Watch) -> None:
+    """Run the cells in worker processes; a worker that dies is replaced, and its cell goes on from its last checkpoint."""
+    planned = [_alone(cell) for cell in cells]
     waiting, deaths = deque(planned), dict.fromkeys(range(len(planned)), 0)
     busy: dict[Hand, Cell] = {}
     idle = [hire(_serve) for _ in range(workers)]

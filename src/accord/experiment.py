@@ -58,6 +58,7 @@ class Experiment:
     algorithm: str = "fedavg"
     name: str = ""  # what tables call it; by default the text of the algorithm
     data: str = "digits"
+    data_fraction: Annotated[float, Range(0, 1, above=True)] = 1.0  # of the training samples, drawn at random before they are split
     split: str = "dirichlet(0.1)"
     clients: Count | None = 20  # None: as many as the data has, for natural splits
     model: str = "auto"  # an mlp for flat data and small images, the two-convolution cnn for images from 24 pixels
@@ -145,6 +146,7 @@ class Experiment:
             local_test=self.local_test,
             aligned_test=self.aligned_test,
             held_out=self.held_out,
+            fraction=self.data_fraction,
             data_dir=self.data_dir or None,
         )
 

@@ -8,6 +8,7 @@ from accord.data.dirichlet import Dirichlet
 from accord.data.federation import Federation
 from accord.data.groups import Groups
 from accord.data.hub import Folder, Hub
+from accord.data.medmnist import Pathmnist, Tissuemnist
 from accord.data.npz import Npz
 from accord.data.partition import Iid, Natural, Quantity, Split
 from accord.data.pool import Batch, Pool
@@ -40,6 +41,7 @@ __all__ = [
     "Mnist",
     "Natural",
     "Npz",
+    "Pathmnist",
     "Pool",
     "QmnistWriters",
     "Quantity",
@@ -51,6 +53,7 @@ __all__ = [
     "Svhn",
     "Synthetic",
     "SyntheticImages",
+    "Tissuemnist",
     "federate",
     "read_data",
     "read_split",

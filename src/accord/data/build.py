@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from accord.data.federation import Federation
 from accord.data.partition import Lists, Natural, Split
 from accord.data.read import read_data, read_split
 from accord.data.shards import Shards
 from accord.data.source import Loaded, Source
+from accord.seeds import numpy_stream
 
 
 def federate(
@@ -23,6 +25,7 @@ def federate(
     local_test: float = 0.0,
     aligned_test: int = 0,
     held_out: int = 0,
+    fraction: float = 1.0,
     data_dir: Path | str | None = None,
 ) -> Federation:
     """Load a data set and deal it to clients.
@@ -30,7 +33,8 @@ def federate(
     `clients` take part in training and `held_out` more never do; `natural` splits have as many as the data when `clients` is
     None. Every client keeps `local_test` of its own samples for testing (at least one, and at least one stays for training), or is
     tested on about `aligned_test` samples of the global test set drawn with the client's own label distribution (FedSOL). All
-    that a held-out client has is its test data when `local_test` is 0.
+    that a held-out client has is its test data when `local_test` is 0. With `fraction` only that share of the training samples is
+    used, drawn by the same seed.
 
     >>> federation = federate("digits", "shards(2)", 10, seed=3, local_test=0.2, held_out=2)
     >>> len(federation.clients), federation.population, len(federation.clients[0]), len(federation.tests[0])
@@ -39,7 +43,21 @@ def federate(
     source = read_data(source) if isinstance(source, str) else source
     split = read_split(split) if isinstance(split, str) else split
     plan = Plan(split, clients, seed, local_test, aligned_test, held_out)
-    return deal(source.load(None if data_dir is None else Path(data_dir)), plan, repr(source))
+    loaded = source.load(None if data_dir is None else Path(data_dir))
+    return deal(share(loaded, fraction, seed), plan, repr(source))
+
+
+def share(loaded: Loaded, fraction: float, seed: int) -> Loaded:
+    """A share of the training samples in their order, at least one; all of them when the fraction is 1."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction is {fraction!r}; it must be a number above 0 to 1")
+    if fraction == 1:
+        return loaded
+    count = max(1, round(fraction * len(loaded.y)))
+    kept = np.sort(numpy_stream(seed, "fraction").permutation(len(loaded.y))[:count])
+    columns = {name: column[kept] for name, column in loaded.columns.items()}
+    index = torch.from_numpy(kept)
+    return replace(loaded, x=loaded.x[index], y=loaded.y[index], columns=columns)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from accord.data.augment import Augment, Crop, Flip
 from accord.data.hub import Constants, assemble, find
-from accord.data.source import Loaded, Source
+from accord.data.source import Facts, Loaded, Source
 from accord.data.table import Columns
 from accord.recipe import named
 
@@ -30,6 +30,7 @@ class Cifar10(Source):
     """
 
     augment: tuple[Augment, ...] = (Crop(), Flip())
+    facts: ClassVar[Facts | None] = Facts((3, 32, 32), 10, 50_000)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         found = find("uoft-cs/cifar10", Columns("img", "label"), "plain_text", data_dir)
@@ -47,6 +48,7 @@ class Cifar100(Source):
 
     labels: Literal["fine", "coarse"] = "fine"
     augment: tuple[Augment, ...] = (Crop(), Flip())
+    facts: ClassVar[Facts | None] = Facts((3, 32, 32), 100, 50_000)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         found = find("uoft-cs/cifar100", Columns("img", f"{self.labels}_label"), "cifar100", data_dir)
@@ -58,6 +60,7 @@ class Mnist(Source):
     """MNIST (LeCun et al. 1998): 60,000 and 10,000 grey digits of 28x28."""
 
     augment: tuple[Augment, ...] = ()
+    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 10, 60_000)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         return assemble(find("ylecun/mnist", Columns("image", "label"), "mnist", data_dir), MNIST, self.augment, "mnist", 10)
@@ -68,6 +71,7 @@ class FashionMnist(Source):
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 grey pictures of clothes, 28x28."""
 
     augment: tuple[Augment, ...] = ()
+    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 10, 60_000)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         found = find("zalando-datasets/fashion_mnist", Columns("image", "label"), "fashion_mnist", data_dir)
@@ -79,6 +83,7 @@ class Svhn(Source):
     """Street View house numbers (Netzer et al. 2011), cropped to 32x32: 73,257 and 26,032 digits."""
 
     augment: tuple[Augment, ...] = (Crop(),)
+    facts: ClassVar[Facts | None] = Facts((3, 32, 32), 10, 73_257)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         found = find("ufldl-stanford/svhn", Columns("image", "label"), "cropped_digits", data_dir)
@@ -90,6 +95,7 @@ class Cinic10(Source):
     """CINIC-10 (Darlow et al. 2018): 90,000 training and 90,000 test images of 32x32; its validation set is not used."""
 
     augment: tuple[Augment, ...] = (Crop(4, "reflect"), Flip())
+    facts: ClassVar[Facts | None] = Facts((3, 32, 32), 10, 90_000)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         return assemble(find("flwrlabs/cinic10", Columns("image", "label"), None, data_dir), CINIC10, self.augment, "cinic10", 10)
@@ -100,6 +106,7 @@ class Femnist(Source):
     """FEMNIST (LEAF, Caldas et al. 2018): 62 classes of characters, 28x28; split it by `natural(writer_id)`."""
 
     augment: tuple[Augment, ...] = ()
+    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 62, 805_263, 3_597)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         return assemble(find("flwrlabs/femnist", Columns("image", "character"), None, data_dir), HALF, self.augment, "femnist", 62)
@@ -110,6 +117,7 @@ class QmnistWriters(Source):
     """MNIST with every digit's writer from QMNIST, in a local folder `qmnist-writers`; split it by `natural(writer_id)`."""
 
     augment: tuple[Augment, ...] = ()
+    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 10, 60_000, 539)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         return assemble(find("qmnist-writers", Columns("image", "label"), None, data_dir), MNIST, self.augment, "qmnist_writers", 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,20 @@ class Loaded:
         return Pool(self.test_x, self.test_y, self.mean, self.std)
 
 
+class Facts(NamedTuple):
+    """What is known of a data set before it is read: the shape of a sample as a model sees it, and how many there are of what."""
+
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    clients: int = 0  # that it comes with
+
+
 class Source:
     """Where data come from; `load` reads them, from `data_dir` first where that applies."""
 
     kind: ClassVar[str] = "data"
+    facts: ClassVar[Facts | None] = None
     name: str
 
     def load(self, data_dir: Path | None = None) -> Loaded:

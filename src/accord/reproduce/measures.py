@@ -80,7 +80,7 @@ class RoundsTo(Measure):
 
 @named
 class GigabitsTo(Measure):
-    """Gigabits sent by all clients, one way, until an accuracy is reached: rounds times clients times 32 bits a parameter (FedAlign, Table 8)."""
+    """Gigabits that all clients send up until an accuracy is reached (FedAlign, Table 8)."""
 
     unit: ClassVar[str] = "Gb"
 
@@ -96,7 +96,7 @@ class GigabitsTo(Measure):
 
 @named
 class Flops(Measure):
-    """Forward floating-point operations of training, in millions a sample; with `to`, times the rounds until that accuracy (FedAlign, Table 8)."""
+    """Millions of forward operations of training a sample; with `to`, times the rounds until that accuracy (FedAlign, Tables 5 and 8)."""
 
     unit: ClassVar[str] = "MFLOPs"
     needs: ClassVar[tuple[str, ...]] = ("cost",)

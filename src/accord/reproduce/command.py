@@ -1,0 +1,133 @@
+"""The command `accord reproduce`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from accord.check import Count, check
+from accord.experiment import checked
+from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
+from accord.reproduce.figures import draw
+from accord.reproduce.outcome import markdown, outcomes, summary, table
+from accord.reproduce.play import absent, plan, play
+from accord.reproduce.study import Study, load, places
+
+
+@click.command("reproduce")
+@click.argument("study", required=False, metavar="ID")
+@click.option(
+    "--list", "listed", is_flag=True, help="show every table and figure, its cells, what it needs and costs, and what is missing here"
+)
+@click.option("--cells", default="*", metavar="PATTERN", help="only the cells whose row, column or 'row | column' matches")
+@click.option("--seeds", metavar="N", help="how many seeds (default: as many as the paper)")
+@click.option("--rounds", metavar="N", help="how many rounds (default: as many as the paper)")
+@click.option("--data-fraction", metavar="F", help="use this share of the training samples (default: as the paper)")
+@click.option("--data-dir", default="", metavar="DIR", help="where to look for data sets first (or ACCORD_DATA)")
+@click.option("--workers", default="0", metavar="N", help="runs side by side; 0: one a core")
+@click.option("--out", metavar="DIR", help="where the results go (default: runs/reproduce/ID); finished cells in it are kept")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
+def reproduce_command(
+    study: str | None,
+    listed: bool,
+    cells: str,
+    seeds: str | None,
+    rounds: str | None,
+    data_fraction: str | None,
+    data_dir: str,
+    workers: str,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Run a table or a figure of a paper again, and print the paper's numbers beside the measured ones."""
+    if listed or study is None:
+        show_list([study] if study else sorted(places()), data_dir, as_json)
+        return
+    from accord.cli import literal
+    from accord.screen import Screen
+
+    chosen = load(study)
+    folder = Path(out) if out else Path("runs") / "reproduce" / chosen.id
+    asked = {"rounds": rounds, "data_fraction": data_fraction, "workers": workers}
+    given: dict[str, Any] = {
+        key: checked({key: literal(key, value)}, "the flags")[key] for key, value in asked.items() if value is not None
+    }
+    count = None if seeds is None else check(literal("rounds", seeds), Count, "--seeds")
+    beside = given.pop("workers")
+    planned = plan(chosen, folder, cells=cells, seeds=count, data_dir=data_dir, **given)
+    with Screen(as_json) as screen:
+        screen.err.print(f"{chosen.id}: {chosen.title}. {chosen.shows}", soft_wrap=True)
+        if planned.jobs:
+            screen.plan(planned.jobs)
+        play(planned, folder, workers=beside, watch=screen.cell, analysed=analyse)
+        screen.stop()
+        found = outcomes(planned)
+        page = draw(chosen, found, folder)
+        about = {"id": chosen.id, "title": chosen.title, "shows": chosen.shows, "notes": list(chosen.notes)}
+        about |= {"out": str(folder), "figures": str(page) if page else None}
+        text = summary(about, found)
+        (folder / "outcome.json").write_text(text, encoding="utf-8")
+        (folder / "table.md").write_text(markdown(found), encoding="utf-8")
+        if as_json:
+            click.echo(text)
+            return
+        screen.out.print(table(found))
+        for note in chosen.notes:
+            screen.out.print(f"note: {note}", soft_wrap=True)
+        screen.out.print(f"out: {folder}" + (f"\nfigures: {page}" if page else ""), soft_wrap=True)
+
+
+def analyse(run: Path, name: str) -> None:
+    """Make one analysis of a finished run."""
+    from accord.analysis import analyze
+
+    analyze(run, only=[name])
+
+
+def show_list(names: list[str], data_dir: str, as_json: bool) -> None:
+    """Print what there is to reproduce."""
+    studies = [load(name) for name in names]
+    paces = calibrate(shapes(studies))
+    rows = [row(study, estimate(study, paces), data_dir) for study in studies]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for each in rows:
+        click.echo(f"{each['id']}  {each['title']}")
+        click.echo(
+            f"    {len(each['cells'])} cells; needs {', '.join(each['data'])}; {each['cost'] or 'cost unknown: the data are not at hand'}"
+        )
+        for reason in each["missing"]:
+            click.echo(f"    missing here: {reason}")
+
+
+def row(study: Study, found: Estimate | None, data_dir: str) -> dict[str, Any]:
+    """What the list says of one study."""
+    data = list(dict.fromkeys(cell.experiment.data for cell in study.cells))
+    return {
+        "id": study.id,
+        "title": study.title,
+        "kind": study.kind,
+        "shows": study.shows,
+        "cells": [cell.name for cell in study.cells],
+        "seeds": study.seeds,
+        "rounds": study.rounds,
+        "data": data,
+        "samples": found.samples if found else None,
+        "flops": found.flops if found else None,
+        "hours": found.hours if found else None,
+        "cost": str(found) if found else "",
+        "missing": list(lacking(study, data, data_dir)),
+    }
+
+
+def lacking(study: Study, data: list[str], data_dir: str) -> Iterator[str]:
+    """The data sets that are not at hand, and what stands in for them."""
+    for each in data:
+        if absent(each, data_dir):
+            instead = study.stand_in.get("data")
+            yield f"{each}" + (f"; {instead} stands in" if instead and not absent(instead, data_dir) else "")

@@ -1,0 +1,99 @@
+"""The figures of a study, drawn from the runs in its cells by the pictures that the report has, and by a few of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accord.check import check, nearest
+from accord.reports.page import html_of
+from accord.reports.picture import Picture, figure, label, line, symbol
+from accord.reports.plots import pictures
+from accord.reports.record import Comparison, read_run
+from accord.reports.statistics import summarise
+
+if TYPE_CHECKING:
+    from accord.reproduce.outcome import Outcome
+    from accord.reproduce.study import Study
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is drawn: the report's pictures whose keys begin with one of `draw`, and `measures`, the cells' numbers over the columns."""
+
+    draw: tuple[str, ...]
+    x: str = ""  # the title of the axis that the columns lie along
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any], where: str) -> Figure:
+        """A figure from settings.
+
+        >>> Figure.of({"draw": ["curves"]}, "here")
+        Figure(draw=('curves',), x='')
+        """
+        hints = {"draw": tuple[str, ...], "x": str}
+        for key in said:
+            if key not in hints:
+                raise ValueError(f"unknown key {key!r} in {where}{nearest(key, hints)}")
+        return cls(**{key: check(value, hints[key], f"{key} of {where}") for key, value in said.items()})
+
+
+def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
+    """One page of the study's figures, one panel for each column; None where nothing was run."""
+    wanted = study.figure or Figure(("curves",))
+    drawn: list[Picture] = []
+    for place, column in enumerate(study.columns):
+        runs = {each.cell.row: tuple(read_run(p, each.cell.row) for p in each.folders) for each in found if each.cell.column == column}
+        panel = Comparison({row: held for row, held in runs.items() if held})
+        if panel.runs:
+            several = len(study.columns) > 1
+            made = pictures(panel, summarise(panel))
+            drawn += [_panel(p, place, column if several else "") for p in made if p.key.startswith(wanted.draw)]
+    if "measures" in wanted.draw:
+        drawn = [*measured(study, found), *drawn]
+    whole = Comparison({each.cell.name: tuple(read_run(p, each.cell.name) for p in each.folders) for each in found if each.folders})
+    if not whole.runs:
+        return None
+    page = out / "figures.html"
+    page.write_text(html_of(whole, summarise(whole), drawn, f"{study.id}: {study.title}"), encoding="utf-8")
+    return page
+
+
+def _panel(picture: Picture, place: int, column: str) -> Picture:
+    title = f"{picture.title} ({column})" if column else picture.title
+    return Picture(f"panel-{place}-{picture.key}", title, picture.caption, picture.figure, picture.wide)
+
+
+def measured(study: Study, found: Sequence[Outcome]) -> Iterator[Picture]:
+    """The cells' numbers over the columns, one line a row, with the paper's beside them where it prints any."""
+    units = {each.cell.measure.unit for each in found}
+    drawn = figure(study.figure.x if study.figure else "", ", ".join(sorted(units)), height=430)
+    for place, row in enumerate(study.rows):
+        cells = [each for each in found if each.cell.row == row and each.mean is not None]
+        if cells:
+            drawn.add_scatter(
+                x=[each.cell.column for each in cells],
+                y=[each.mean for each in cells],
+                error_y={"type": "data", "array": [each.deviation or 0.0 for each in cells], "visible": True},
+                mode="lines+markers",
+                line=line(place),
+                marker={"symbol": symbol(place), "size": 8},
+                name=label(row),
+                hovertemplate="%{x}: %{y:.2f}",
+            )
+        said = [each for each in found if each.cell.row == row and each.cell.number is not None]
+        if said:
+            drawn.add_scatter(
+                x=[each.cell.column for each in said],
+                y=[each.cell.number for each in said],
+                mode="markers",
+                marker={"symbol": f"{symbol(place)}-open", "size": 11, "color": line(place)["color"]},
+                name=f"{label(row)}, paper",
+                hovertemplate="%{x}: %{y:.2f} in the paper",
+            )
+    if drawn.data:
+        yield Picture(
+            "measures", study.title, "Measured: filled, with the standard deviation over seeds. Open: the paper's numbers.", drawn
+        )

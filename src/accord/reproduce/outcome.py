@@ -1,0 +1,157 @@
+"""What was measured in each cell, beside the paper's number: means over seeds, intervals, and what was reduced."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accord.reports.record import Run, read_run
+from accord.reports.statistics import deviation, interval, mean
+from accord.reports.tables import NOTHING
+from accord.reproduce.play import Plan
+from accord.reproduce.study import Cell
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell, and what its finished runs say. `reduced` tells in which way the runs are less than the paper's; empty if they are not."""
+
+    cell: Cell
+    folders: tuple[Path, ...]  # of the finished runs
+    values: tuple[float, ...]  # one a seed
+    rounds: int
+    data: str
+    reduced: tuple[str, ...]
+    missing: str = ""  # why nothing was run
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds."""
+        return mean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over seeds; None of one seed."""
+        return deviation(self.values)
+
+    @property
+    def difference(self) -> float | None:
+        """Measured minus the paper's."""
+        return None if self.mean is None or self.cell.number is None else self.mean - self.cell.number
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the paper's number lies in the measured 95 % Student-t interval; None where one of them is absent."""
+        ends = interval(self.values)
+        return None if ends is None or self.cell.number is None else ends[0] <= self.cell.number <= ends[1]
+
+    def record(self) -> dict[str, Any]:
+        """The outcome as JSON has it."""
+        ends = interval(self.values)
+        return {
+            "row": self.cell.row,
+            "column": self.cell.column,
+            "measure": repr(self.cell.measure),
+            "unit": self.cell.measure.unit,
+            "paper": self.cell.number,
+            "paper_deviation": self.cell.spread,
+            "measured": self.mean,
+            "deviation": self.deviation,
+            "interval": list(ends) if ends else None,
+            "difference": self.difference,
+            "inside": self.inside,
+            "seeds": len(self.values),
+            "values": list(self.values),
+            "rounds": self.rounds,
+            "data": self.data,
+            "reduced": list(self.reduced),
+            "missing": self.missing,
+            "runs": [str(folder) for folder in self.folders],
+        }
+
+
+def outcomes(plan: Plan) -> list[Outcome]:
+    """What the runs of a plan have said so far, cell by cell."""
+    return [_outcome(plan, cell) for cell in plan.cells]
+
+
+def _outcome(plan: Plan, cell: Cell) -> Outcome:
+    planned = plan.runs.get(cell.name, ())
+    runs = [run for each in planned if (run := _finished(each.folder)) is not None]
+    values = [value for run in runs if (value := cell.measure.of(run)) is not None and math.isfinite(value)]
+    experiment = planned[0].experiment if planned else cell.experiment
+    reduced = []
+    if experiment.rounds < cell.experiment.rounds:
+        reduced.append(f"{experiment.rounds} of {cell.experiment.rounds} rounds")
+    if experiment.data_fraction < cell.experiment.data_fraction:
+        reduced.append(f"{100 * experiment.data_fraction / cell.experiment.data_fraction:.3g} % of the data")
+    if len(planned) < plan.study.seeds:
+        reduced.append(f"{len(planned)} of {plan.study.seeds} seeds")
+    if cell.name in plan.stood_in:
+        reduced.append(str(plan.study.stand_in.get("note", f"{experiment.data} stands in")))
+    return Outcome(
+        cell,
+        tuple(run.path for run in runs),
+        tuple(values),
+        experiment.rounds,
+        experiment.data,
+        tuple(reduced),
+        plan.missing.get(cell.name, ""),
+    )
+
+
+def _finished(folder: Path) -> Run | None:
+    """The run in a folder, if it is finished."""
+    run = read_run(folder) if (folder / "result.json").is_file() else None
+    return run if run is not None and run.finished else None
+
+
+def table(found: Sequence[Outcome]) -> Table:
+    """The cells for a terminal: the paper's number beside the measured one."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in HEADINGS:
+        shown.add_column(heading, justify="left" if heading in ("Row", "Column", "Reduced") else "right", overflow="fold")
+    for each in found:
+        style = "dim" if each.missing else "yellow" if each.reduced else ""
+        shown.add_row(*(Text(text, style=style) for text in cells_of(each)))
+    return shown
+
+
+HEADINGS = ("Row", "Column", "Paper", "Measured", "Seeds", "Rounds", "Difference", "In interval", "Reduced")
+
+
+def cells_of(each: Outcome) -> tuple[str, ...]:
+    """The texts of one line of the table."""
+    deviations = [f" ± {value:.2f}" if value is not None else "" for value in (each.cell.spread, each.deviation)]
+    paper = NOTHING if each.cell.number is None else f"{each.cell.number:g}{deviations[0]}"
+    measured = NOTHING if each.mean is None else f"{each.mean:.2f}{deviations[1]}"
+    inside = {None: NOTHING, True: "yes", False: "no"}[each.inside]
+    difference = NOTHING if each.difference is None else f"{each.difference:+.2f}".replace("-", "−")
+    said = each.missing or (f"reduced: {', '.join(each.reduced)}" if each.reduced else "")
+    return each.cell.row, each.cell.column, paper, measured, str(len(each.values)), str(each.rounds), difference, inside, said
+
+
+def markdown(found: Sequence[Outcome]) -> str:
+    """The same table in Markdown.
+
+    >>> markdown([]).splitlines()[0]
+    '| Row | Column | Paper | Measured | Seeds | Rounds | Difference | In interval | Reduced |'
+    """
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *(tuple(text.replace("|", "\\|") for text in cells_of(each)) for each in found)]
+    return "\n".join(f"| {' | '.join(texts)} |" for texts in lines) + "\n"
+
+
+def summary(study: Mapping[str, Any], found: Sequence[Outcome]) -> str:
+    """The whole outcome as one JSON object."""
+    return json.dumps({**study, "cells": [each.record() for each in found]}, indent=1)

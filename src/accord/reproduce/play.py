@@ -1,0 +1,113 @@
+"""Running a study: which runs its cells need, which are finished, and the rest of them side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from accord.checkpoint import write_atomically
+from accord.compare import Cell as Job
+from accord.compare import Watch, side_by_side
+from accord.data.read import read_data
+from accord.experiment import Experiment, cores
+from accord.reproduce.study import Cell, Study
+from accord.run import make
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells to run, the runs of each (one a seed; cells may share them), and why a cell cannot be run here."""
+
+    study: Study
+    cells: tuple[Cell, ...]
+    runs: Mapping[str, tuple[Job, ...]]
+    missing: Mapping[str, str]
+    stood_in: frozenset[str]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every run once, seed by seed, so that a study cut short has whole seeds."""
+        every = {job.folder: job for jobs in self.runs.values() for job in jobs}
+        return sorted(every.values(), key=lambda job: job.experiment.seed)
+
+
+def plan(
+    study: Study,
+    out: Path,
+    *,
+    cells: str = "*",
+    seeds: int | None = None,
+    rounds: int | None = None,
+    data_fraction: float | None = None,
+    data_dir: str = "",
+) -> Plan:
+    """What running these cells takes: by default everything as in the paper.
+
+    `cells` is a pattern such as `'FedAvg*'` that matches a row, a column, or `row | column`.
+    """
+    chosen = tuple(cell for cell in study.cells if matches(cell, cells))
+    if not chosen:
+        raise ValueError(f"no cell of {study.id} matches {cells!r}; its rows are {', '.join(map(repr, study.rows))}")
+    runs: dict[str, tuple[Job, ...]] = {}
+    missing: dict[str, str] = {}
+    stood_in: set[str] = set()
+    change = {"rounds": rounds, "data_fraction": data_fraction, "data_dir": data_dir or None}
+    for cell in chosen:
+        experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
+        reason = absent(experiment.data, data_dir)
+        if reason and study.stand_in:
+            experiment = experiment.with_({key: value for key, value in study.stand_in.items() if key != "note"})
+            reason = absent(experiment.data, data_dir)
+            stood_in.add(cell.name)
+        if reason:
+            missing[cell.name] = reason
+            continue
+        folder = out / label(cell.experiment.name, experiment)
+        count = study.seeds if seeds is None else seeds
+        runs[cell.name] = tuple(
+            Job(dataclasses.replace(experiment, seed=experiment.seed + k), folder / f"seed-{experiment.seed + k}") for k in range(count)
+        )
+    return Plan(study, chosen, runs, missing, frozenset(stood_in))
+
+
+def matches(cell: Cell, pattern: str) -> bool:
+    """Whether a pattern names a cell, its row or its column."""
+    return any(fnmatch.fnmatchcase(text.lower(), pattern.lower()) for text in (cell.name, cell.row, cell.column))
+
+
+def label(name: str, experiment: Experiment) -> str:
+    """A folder's name that no other experiment has: a run is found again by what it is, not by the cell it stands in."""
+    settings = {key: value for key, value in experiment.settings().items() if key not in ("name", "seed", "engine", "workers", "data_dir")}
+    code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-.')[:40] or 'cell'}-{code}"
+
+
+@cache
+def absent(data: str, data_dir: str) -> str:
+    """Why a data set cannot be read here; empty if it can."""
+    try:
+        read_data(data).load(Path(data_dir) if data_dir else None)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def play(planned: Plan, out: Path, *, workers: int = 0, watch: Watch, analysed: Callable[[Path, str], None]) -> None:
+    """Run what is not finished yet, then make the analyses that the cells read."""
+    make(out)
+    write_atomically(out / "study.json", json.dumps({"id": planned.study.id, "title": planned.study.title}))
+    jobs = planned.jobs
+    if jobs:
+        side_by_side(jobs, min(workers or cores(), len(jobs)), watch)
+    for cell in planned.cells:
+        for job in planned.runs.get(cell.name, ()):
+            for name in cell.measure.analyses:
+                if not (job.folder / "analysis" / f"{name}.json").is_file():
+                    analysed(job.folder, name)
