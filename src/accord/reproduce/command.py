@@ -13,16 +13,14 @@ from accord.check import Count, check
 from accord.experiment import checked
 from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
 from accord.reproduce.figures import draw
-from accord.reproduce.outcome import markdown, outcomes, summary, table
+from accord.reproduce.outcome import markdown, outcomes, reasons, summary, table
 from accord.reproduce.play import absent, plan, play
 from accord.reproduce.study import Study, load, places
 
 
 @click.command("reproduce")
 @click.argument("study", required=False, metavar="ID")
-@click.option(
-    "--list", "listed", is_flag=True, help="show every table and figure, its cells, what it needs and costs, and what is missing here"
-)
+@click.option("--list", "listed", is_flag=True, help="show every table and figure, what it needs, what is missing here and its cost")
 @click.option("--cells", default="*", metavar="PATTERN", help="only the cells whose row, column or 'row | column' matches")
 @click.option("--seeds", metavar="N", help="how many seeds (default: as many as the paper)")
 @click.option("--rounds", metavar="N", help="how many rounds (default: as many as the paper)")
@@ -67,7 +65,7 @@ def reproduce_command(
         screen.stop()
         found = outcomes(planned)
         page = draw(chosen, found, folder)
-        about = {"id": chosen.id, "title": chosen.title, "shows": chosen.shows, "notes": list(chosen.notes)}
+        about: dict[str, Any] = {"id": chosen.id, "title": chosen.title, "shows": chosen.shows, "notes": list(chosen.notes)}
         about |= {"out": str(folder), "figures": str(page) if page else None}
         text = summary(about, found)
         (folder / "outcome.json").write_text(text, encoding="utf-8")
@@ -76,8 +74,8 @@ def reproduce_command(
             click.echo(text)
             return
         screen.out.print(table(found))
-        for note in chosen.notes:
-            screen.out.print(f"note: {note}", soft_wrap=True)
+        for note in (*reasons(found), *(f"note: {each}" for each in chosen.notes)):
+            screen.out.print(note, soft_wrap=True)
         screen.out.print(f"out: {folder}" + (f"\nfigures: {page}" if page else ""), soft_wrap=True)
 
 
@@ -98,9 +96,8 @@ def show_list(names: list[str], data_dir: str, as_json: bool) -> None:
         return
     for each in rows:
         click.echo(f"{each['id']}  {each['title']}")
-        click.echo(
-            f"    {len(each['cells'])} cells; needs {', '.join(each['data'])}; {each['cost'] or 'cost unknown: the data are not at hand'}"
-        )
+        cost = each["cost"] or "cost unknown until the data are at hand"
+        click.echo(f"    {len(each['cells'])} cells; needs {', '.join(each['data'])}; {cost}")
         for reason in each["missing"]:
             click.echo(f"    missing here: {reason}")
 
