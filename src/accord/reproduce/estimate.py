@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -69,7 +70,7 @@ def work(experiment: Experiment, facts: Facts) -> float:
     if algorithm.stays and any(part.name == "gather" for part in algorithm.parts):
         chosen, size = 1.0, float(sizes.sum())
     else:
-        draw = Draw(population, sizes, _generator(), lambda clients: [0.0] * len(clients))
+        draw = Draw(population, sizes, np.random.default_rng(0), lambda clients: [0.0] * len(clients))
         chosen, size = float(len(algorithm.select.choose(draw))), float(sizes[0])
     rule = algorithm.rule
     a_round = rule.epochs * size if rule.steps is None else (rule.steps if isinstance(rule.steps, int) else 1) * rule.batch
@@ -83,12 +84,6 @@ def passes(text: str) -> float:
     except ValueError:  # a part that the small model of the measurement cannot serve
         return 1.0
     return (found.forwards + 2 * found.backwards) / 3
-
-
-def _generator() -> object:
-    import numpy as np
-
-    return np.random.default_rng(0)
 
 
 def forward_flops(shape: Shape) -> float:

@@ -94,6 +94,5 @@ def measured(study: Study, found: Sequence[Outcome]) -> Iterator[Picture]:
                 hovertemplate="%{x}: %{y:.2f} in the paper",
             )
     if drawn.data:
-        yield Picture(
-            "measures", study.title, "Measured: filled, with the standard deviation over seeds. Open: the paper's numbers.", drawn
-        )
+        caption = "Measured: filled, with the standard deviation over seeds. Open: the paper's numbers."
+        yield Picture("measures", study.title, caption, drawn)

@@ -113,32 +113,43 @@ def _finished(folder: Path) -> Run | None:
     return run if run is not None and run.finished else None
 
 
+def reasons(found: Sequence[Outcome]) -> list[str]:
+    """What `reduced` stands for in the table, by number, and why cells were not run."""
+    numbered = [f"reduced ({k}): {', '.join(why)}" for k, why in enumerate(_kinds(found), 1)]
+    return numbered + [f"not run: {why}" for why in dict.fromkeys(each.missing for each in found if each.missing)]
+
+
+def _kinds(found: Sequence[Outcome]) -> list[tuple[str, ...]]:
+    """The different ways in which cells are reduced."""
+    return list(dict.fromkeys(each.reduced for each in found if each.reduced and not each.missing))
+
+
 def table(found: Sequence[Outcome]) -> Table:
     """The cells for a terminal: the paper's number beside the measured one."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown, kinds = Table(box=box.SIMPLE_HEAD, pad_edge=False), _kinds(found)
     for heading in HEADINGS:
         shown.add_column(heading, justify="left" if heading in ("Row", "Column", "Reduced") else "right", overflow="fold")
     for each in found:
         style = "dim" if each.missing else "yellow" if each.reduced else ""
-        shown.add_row(*(Text(text, style=style) for text in cells_of(each)))
+        shown.add_row(*(Text(text, style=style) for text in cells_of(each, kinds)))
     return shown
 
 
 HEADINGS = ("Row", "Column", "Paper", "Measured", "Seeds", "Rounds", "Difference", "In interval", "Reduced")
 
 
-def cells_of(each: Outcome) -> tuple[str, ...]:
-    """The texts of one line of the table."""
+def cells_of(each: Outcome, kinds: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The texts of one line of the table; `kinds` are the ways in which cells are reduced, which the reasons below it number."""
     deviations = [f" ± {value:.2f}" if value is not None else "" for value in (each.cell.spread, each.deviation)]
     paper = NOTHING if each.cell.number is None else f"{each.cell.number:g}{deviations[0]}"
     measured = NOTHING if each.mean is None else f"{each.mean:.2f}{deviations[1]}"
     inside = {None: NOTHING, True: "yes", False: "no"}[each.inside]
     difference = NOTHING if each.difference is None else f"{each.difference:+.2f}".replace("-", "−")
-    said = each.missing or (f"reduced: {', '.join(each.reduced)}" if each.reduced else "")
+    said = "not run" if each.missing else f"reduced ({kinds.index(each.reduced) + 1})" if each.reduced else ""
     return each.cell.row, each.cell.column, paper, measured, str(len(each.values)), str(each.rounds), difference, inside, said
 
 
@@ -148,8 +159,9 @@ def markdown(found: Sequence[Outcome]) -> str:
     >>> markdown([]).splitlines()[0]
     '| Row | Column | Paper | Measured | Seeds | Rounds | Difference | In interval | Reduced |'
     """
-    lines = [HEADINGS, ("---",) * len(HEADINGS), *(tuple(text.replace("|", "\\|") for text in cells_of(each)) for each in found)]
-    return "\n".join(f"| {' | '.join(texts)} |" for texts in lines) + "\n"
+    body = [tuple(text.replace("|", "\\|") for text in cells_of(each, _kinds(found))) for each in found]
+    lines = [f"| {' | '.join(texts)} |" for texts in (HEADINGS, ("---",) * len(HEADINGS), *body)]
+    return "\n".join([*lines, *(f"\n{why}" for why in reasons(found))]) + "\n"
 
 
 def summary(study: Mapping[str, Any], found: Sequence[Outcome]) -> str:

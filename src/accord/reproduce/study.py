@@ -98,7 +98,7 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
     >>> [(cell.name, cell.number, cell.experiment.lr) for cell in expand("x/y", said, "here").cells]
     [('a | b', 50.0, 0.1)]
     """
-    top = {"title": str, "kind": Literal[Study.kinds], "shows": str, "seeds": Count, "notes": tuple[str, ...]}  # type: ignore[valid-type]
+    top = {"title": str, "kind": Literal[Study.kinds], "shows": str, "seeds": Count, "notes": tuple[str, ...]}
     tables = ("set_up", "columns", "rows", "stand_in", "figure")
     for key in said:
         if key not in (*top, *tables):
