@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from accord import catalogue, listing
+from accord import catalogue, listing, presets
+from accord import tune as tuning
 from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
 from accord.engines.crew import Lost
@@ -48,6 +49,7 @@ _HELP = {
     "aligned_test": "test samples a client drawn from the global test set by its own class mix",
     "held_out": "further clients that never train",
     "evaluate_every": "rounds between evaluations",
+    "evaluate": "on whose data: global, local, personal, new (default: all there are); may be repeated",
     "state_memory": "megabytes of client state in memory, the rest on disk",
     "engine": "auto, process, threads or processes",
     "workers": "0: one a core",
@@ -61,7 +63,7 @@ def settings(command: _F) -> _F:
     """A flag for every key of an experiment."""
     for field in reversed(dataclasses.fields(Experiment)):
         flag = "--" + field.name.replace("_", "-")
-        shown = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name == "use"}
+        shown: Any = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name in ("use", "evaluate")}
         command = click.option(flag, field.name, **shown)(command)
     command = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set any key, over file and flags")(command)
     command = click.option("--out", metavar="DIR", help="where the results go (default: runs/<time>)")(command)
@@ -110,6 +112,41 @@ def compare_command(
     aim = catalogue.fraction(target, "--target") if target is not None else catalogue.fraction(extra.get("target"), f"target{place}")
     folder = Path(out) if out else fresh("compare")
     _many(cells(asked, named, count, folder), folder, aim, as_json)
+
+
+@accord.command("tune")
+@click.argument("methods", nargs=-1)
+@settings
+@click.option("--trials", default="5", metavar="N", help="settings to try for each method (default: 5)")
+@click.option("--preset", "paper", metavar="PAPER", help=f"the candidates of one paper ({', '.join(presets.names())}; default: all)")
+@click.option("--seeds", default="3", metavar="N", help="seeds of the comparison at the end (default: 3)")
+@click.option("--target", metavar="ACC", help="accuracy that counts as reached (default: what the first method ends with)")
+def tune_command(
+    methods: Sequence[str],
+    sets: Sequence[str],
+    out: str | None,
+    as_json: bool,
+    trials: str,
+    paper: str | None,
+    seeds: str,
+    target: str | None,
+    **flags: Any,
+) -> None:
+    """Try settings of METHODS on held-out clients' data, as many for each, then compare the best ones on the test set.
+
+    A paper's preset also sets what it says of the local work, where flags do not, and names its methods when none is given.
+    """
+    chosen = presets.preset(paper) if paper else presets.papers()
+    asked, _ = gather("digits", {**chosen.set_up, **{key: value for key, value in flags.items() if value not in (None, ())}}, sets)
+    if not asked.held_out:
+        asked = dataclasses.replace(asked, held_out=max(1, (asked.clients or 5) // 5))
+    folder, aim = Path(out) if out else fresh("tune"), catalogue.fraction(target, "--target")
+    count, repeats = catalogue.whole(trials, "--trials"), catalogue.whole(seeds, "--seeds")
+    planned = tuning.trials(asked, methods or list(chosen.methods if paper else ("fedavg", "fedprox", "fedsol")), chosen, count, folder)
+    with Screen(as_json) as screen:
+        screen.plan([trial.cell for trial in planned])
+        tuning.tune(planned, asked, repeats, folder, workers=asked.workers or cores(), target=aim, watch=screen.cell)
+        screen.compared(folder, as_json, json.loads((folder / "tune.json").read_text(encoding="utf-8")))
 
 
 @accord.command("resume")
@@ -217,23 +254,13 @@ def print_run(result: Mapping[str, Any], as_json: bool, screen: Screen) -> None:
 
 
 def _many(planned: Sequence[Cell], out: Path, target: float | None, as_json: bool) -> None:
-    from accord.reports import load, summarise, write_page
-    from accord.reports.tables import to_dicts
-    from accord.reports.words import summary
-
     first = planned[0].experiment
     verify(planned)
     make(out)
     with Screen(as_json) as screen:
         screen.plan(planned)
         compare(planned, out, workers=1 if first.engine != "auto" else first.workers or cores(), target=target, watch=screen.cell)
-        comparison = load([out])
-        rows = summarise(comparison)
-        page = write_page(comparison, out / "report.html")
-        if as_json:
-            click.echo(json.dumps({"rows": to_dicts(rows), "set_up": comparison.set_up, "out": str(out), "report": str(page)}))
-        else:
-            screen.table(rows, " ".join(summary(rows)), page)
+        screen.compared(out, as_json)
 
 
 def fresh(kind: str) -> Path:

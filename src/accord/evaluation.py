@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -13,11 +13,21 @@ from accord.engines import Engine, Lookup, stateless
 from accord.jobs import CHUNK, Evaluate, Score
 from accord.server import Server
 
+Kind: TypeAlias = Literal["global", "local", "personal", "new"]
+KINDS: tuple[Kind, ...] = ("global", "local", "personal", "new")
+
 
 def evaluate(
-    server: Server, federation: Federation, engine: Engine, *, kept: Lookup = stateless, seed: int = 0, personal: bool = False
+    server: Server,
+    federation: Federation,
+    engine: Engine,
+    *,
+    kept: Lookup = stateless,
+    seed: int = 0,
+    personal: bool = False,
+    kinds: Sequence[Kind] = KINDS,
 ) -> dict[str, Any]:
-    """The server's model on everything there is to test it on.
+    """The server's model on everything there is to test it on, of the `kinds` asked for.
 
     - `global`: on the global test set, with the accuracy of each class;
     - `local`: on each client's own test data: mean, spread (standard deviation) and the mean of the worst tenth of the clients;
@@ -25,7 +35,7 @@ def evaluate(
     - `personal`, when asked for: each client's own test data, with the model that the algorithm's personalisation makes for it.
     """
     found: dict[str, Any] = {}
-    if len(federation.test):
+    if len(federation.test) and "global" in kinds:
         chunks = range(math.ceil(len(federation.test) / CHUNK))
         scores = _scores(server, engine, "test", chunks, kept, seed)
         whole = scores[0]
@@ -36,11 +46,11 @@ def evaluate(
         found["global"] = {"accuracy": whole.accuracy, "loss": loss if math.isfinite(loss) else None, "classes": each}
     tested = [k for k in range(len(federation.tests)) if len(federation.tests[k])]
     ours, new = [k for k in tested if k < federation.population], [k for k in tested if k >= federation.population]
-    if ours:
+    if ours and "local" in kinds:
         found["local"] = spread([s.accuracy for s in _scores(server, engine, "own", ours, kept, seed)])
-        if personal:
-            found["personal"] = spread([s.accuracy for s in _scores(server, engine, "personal", ours, kept, seed)])
-    if new:
+    if ours and personal and "personal" in kinds:
+        found["personal"] = spread([s.accuracy for s in _scores(server, engine, "personal", ours, kept, seed)])
+    if new and "new" in kinds:
         found["new"] = spread([s.accuracy for s in _scores(server, engine, "own", new, kept, seed)])
     return found
 

@@ -21,6 +21,7 @@ from accord.check import Count, NonNegative, Positive, Range, Whole, check, near
 from accord.data.build import federate
 from accord.data.federation import Federation
 from accord.data.read import read_data, read_split
+from accord.evaluation import KINDS, Kind
 from accord.pieces import use
 from accord.recipe import read
 from accord.rules import Steps
@@ -78,6 +79,7 @@ class Experiment:
     aligned_test: Whole = 0
     held_out: Whole = 0
     evaluate_every: Count = 1
+    evaluate: tuple[Kind, ...] = KINDS  # on whose data; tuning leaves the test set out
     state_memory: Annotated[float, Range(0, 10**9, above=True)] = 2048.0  # megabytes of client state in memory; more goes to disk
     engine: EngineName = "auto"
     workers: Annotated[int, Range(0, 1024)] = 0  # 0: one for each core

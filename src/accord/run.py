@@ -158,7 +158,13 @@ class Run:
         if self.server.round % self.experiment.evaluate_every == 0 or self.server.round == self.experiment.rounds:
             final = self.server.round == self.experiment.rounds
             self.last = evaluate(
-                self.server, self.federation, engine, kept=self.store.get, seed=self.experiment.seed, personal=final and self._personal
+                self.server,
+                self.federation,
+                engine,
+                kept=self.store.get,
+                seed=self.experiment.seed,
+                personal=final and self._personal,
+                kinds=self.experiment.evaluate,
             )
             line["evaluation"] = self.last
         return line
@@ -269,7 +275,7 @@ def accuracy(evaluation: dict[str, Any]) -> float | None:
     """The headline of an evaluation: global accuracy, or the mean over clients where there is no global test set."""
     if "global" in evaluation:
         return float(evaluation["global"]["accuracy"])
-    return float(evaluation["local"]["mean"]) if "local" in evaluation else None
+    return next((float(evaluation[kind]["mean"]) for kind in ("local", "new") if kind in evaluation), None)
 
 
 def described(federation: Federation) -> dict[str, Any]:

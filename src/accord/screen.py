@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from accord.compare import Cell
-from accord.reports import Row
-from accord.reports.tables import to_rich
+from accord.reports import Row, load, summarise, write_page
+from accord.reports.tables import to_dicts, to_rich
+from accord.reports.words import summary
 from accord.run import Run, accuracy
 
 
@@ -107,6 +110,19 @@ class Screen:
             self.out.print(f"{'left out':>10}  {result['rejected']} answers that could not be used (see rounds.jsonl)")
         self.out.print(f"{'digest':>10}  {result['digest']}")
         self.out.print(f"{'out':>10}  {result['out']}", soft_wrap=True)
+
+    def compared(self, out: Path, as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+        """The end of a comparison: its page, and its table or one JSON object, which `more` adds to."""
+        comparison = load([out])
+        rows = summarise(comparison)
+        page = write_page(comparison, out / "report.html")
+        if as_json:
+            said = {"rows": to_dicts(rows), "set_up": comparison.set_up, "out": str(out), "report": str(page), **(more or {})}
+            click.echo(json.dumps(said))
+        else:
+            for method, each in (more or {}).get("chosen", {}).items():
+                self.out.print(Text(f"{method}: {each['algorithm']} ({100 * each['score']:.2f} % of the validation clients' data)"))
+            self.table(rows, " ".join(summary(rows)), page)
 
     def table(self, rows: Sequence[Row], summary: str, page: Path) -> None:
         """The end of a comparison."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -51,7 +52,7 @@ def test_the_update_turns_orthogonal_to_the_proximal_gradient_as_rho_grows(seed:
         torch.testing.assert_close(at, w, msg="the first step of a round is a plain one, whatever rho is")
         torch.testing.assert_close(g, local + share * enough * a * unit)
         cosines.append(float(g @ p / (g.norm() * p.norm())))
-    assert all(before < after for before, after in zip(cosines, cosines[1:], strict=False)), cosines
+    assert all(before < after for before, after in itertools.pairwise(cosines)), cosines
     assert math.isclose(cosines[-1], 0.0, abs_tol=1e-9)
 
 

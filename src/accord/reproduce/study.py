@@ -44,7 +44,7 @@ class Study:
     `stand_in` are settings that take the place of those of the same name where the data set of the paper is absent.
 
     >>> study = load("fedconst/table3")
-    >>> study.cells[3].name, study.cells[3].number, study.cells[3].experiment.rounds
+    >>> study.cells[6].name, study.cells[6].number, study.cells[6].experiment.rounds
     ('Orthogonal and center | Accuracy', 59.66, 50)
     """
 
@@ -72,7 +72,7 @@ class Study:
 def places() -> dict[str, Path]:
     """The files of all studies by their names.
 
-    >>> "fedconst/table1" in places()
+    >>> "fedconst/table3" in places()
     True
     """
     root = Path(str(resources.files("accord") / "experiments"))
