@@ -77,7 +77,15 @@ TEXTS = [key for key in HINTS if HINTS[key] is str]
 
 def test_every_key_is_covered() -> None:
     rest = set(HINTS) - set(NUMBERS) - set(TEXTS)
-    assert rest == {"engine", "use"}
+    assert rest == {"engine", "use", "evaluate"}
+
+
+def test_what_to_evaluate_is_one_of_four(tmp_path: Path) -> None:
+    says(wrong("run", "--evaluate", "globl"), "--evaluate", "'globl'", "did you mean 'global'?")
+    says(wrong("run", "--set", "evaluate=own"), "evaluate in --set", "'own'")
+    file = tmp_path / "one.toml"
+    file.write_text('evaluate = ["global", "test"]\n')
+    says(wrong("run", file), "evaluate", "'test'")
 
 
 @pytest.mark.parametrize("key", NUMBERS)
