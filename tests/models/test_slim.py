@@ -151,7 +151,18 @@ def test_group_norm_keeps_its_number_of_groups_where_that_divides() -> None:
         assert torch.allclose(layer(x), wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("text", ["cnn", "cnn(norm=batch)", "lenet5(bias=True)", "lenet5(norm=group)", "mlp((64, 32))"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cnn",
+        "cnn(norm=batch)",
+        "lenet5(bias=True)",
+        "lenet5(norm=group)",
+        "mlp((64, 32))",
+        "vgg11(width=8)",
+        "vgg11(width=8, norm=batch, projection=True)",
+    ],
+)
 def test_other_models_run_at_a_width(text: str) -> None:
     net = accord.read(text, "model").build((3, 32, 32), 7)
     x = torch.randn(3, 3, 32, 32)

@@ -1,14 +1,16 @@
 """Models: recipe pieces that build modules for the data at hand."""
 
-from accord.models.cnn import Cnn, ConvNet
+from accord.models.cnn import Cnn, ConvNet, femnist_cnn
 from accord.models.lenet import LeNet, LeNet5
 from accord.models.mlp import Mlp, PerceptronNet
 from accord.models.model import Model
 from accord.models.resnet import Basic, Bottleneck, ResNet, ResNet18, ResNet56, survival
 from accord.models.slim import slimmed
 from accord.models.stochastic import Stochastic, StochasticNet
+from accord.models.vgg import VGG, Vgg11
 
 __all__ = [
+    "VGG",
     "Basic",
     "Bottleneck",
     "Cnn",
@@ -23,6 +25,8 @@ __all__ = [
     "ResNet56",
     "Stochastic",
     "StochasticNet",
+    "Vgg11",
+    "femnist_cnn",
     "slimmed",
     "survival",
 ]

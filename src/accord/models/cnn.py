@@ -10,6 +10,7 @@ from accord.flat import Output
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
+from accord.models.project import project
 from accord.recipe import named
 
 
@@ -35,24 +36,27 @@ class ConvNet(nn.Module):
         hidden: int = 512,
         rgb: bool = True,
         norm: Norm = "none",
+        bias: bool = True,
+        projection: bool = False,
     ) -> None:
         nn.Module.__init__(self)
         channels, high, wide = shape
         self.repeat = 3 if rgb and channels == 1 else 1
-        self.conv1 = nn.Conv2d(channels * self.repeat, 32, 5, padding=padding)
+        self.conv1 = nn.Conv2d(channels * self.repeat, 32, 5, padding=padding, bias=bias)
         self.norm1 = normalise(norm, 32)
-        self.conv2 = nn.Conv2d(32, 64, 5, padding=padding)
+        self.conv2 = nn.Conv2d(32, 64, 5, padding=padding, bias=bias)
         self.norm2 = normalise(norm, 64)
         for _ in range(2):
             high, wide = ((side + 2 * padding - 4) // 2 for side in (high, wide))
-        self.hidden = nn.Linear(64 * high * wide, hidden)
-        self.head = nn.Linear(hidden, classes)
+        self.hidden = nn.Linear(64 * high * wide, hidden, bias)
+        self.project, features = project(projection, hidden, bias)
+        self.head = nn.Linear(features, classes, bias)
 
     def forward(self, x: Tensor) -> Output:
         x = x if self.repeat == 1 else x.expand(-1, self.repeat, -1, -1)
         x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
         x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
-        features = F.relu(self.hidden(x.flatten(1)), inplace=True)
+        features = self.project(F.relu(self.hidden(x.flatten(1)), inplace=True))
         return Output(self.head(features), features)
 
 
@@ -60,13 +64,11 @@ class ConvNet(nn.Module):
 class Cnn(Model):
     """McMahan et al. 2017: 32 and 64 filters of 5x5 and 512 hidden units; grey images are read as three equal channels.
 
-    `cnn(padding=0, hidden=2048, rgb=False)` is FedOptz's network for 28x28 characters. `norm` stands behind each convolution.
+    `norm` stands behind each convolution, `projection` puts MOON's two layers before the head, whose result are the features.
 
     >>> from accord.models.cnn import Cnn
-    >>> sum(p.numel() for p in Cnn().build((3, 32, 32), 10).parameters())
-    2156490
-    >>> sum(p.numel() for p in Cnn(padding=0, hidden=2048, rgb=False).build((1, 28, 28), 62).parameters())
-    2278334
+    >>> [sum(p.numel() for p in Cnn().build(shape, 10).parameters()) for shape in ((3, 32, 32), (1, 28, 28))]
+    [2156490, 1664970]
     """
 
     padding: Whole = 2
@@ -74,7 +76,20 @@ class Cnn(Model):
     rgb: bool = True
     init: Init = "torch"
     norm: Norm = "none"
+    bias: bool = True
+    projection: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         images = image_shape(shape, "cnn", max(2, 16 - 6 * self.padding))
-        return initialise(ConvNet(images, classes, self.padding, self.hidden, self.rgb, self.norm), self.init)
+        net = ConvNet(images, classes, self.padding, self.hidden, self.rgb, self.norm, self.bias, self.projection)
+        return initialise(net, self.init)
+
+
+@named
+def femnist_cnn(hidden: Count = 2048, init: Init = "torch", norm: Norm = "none", bias: bool = True, projection: bool = False) -> Cnn:
+    """The `cnn` of FedOptz for 28x28 characters: no padding, one channel, 2048 hidden units. LEAF's own is the padded one.
+
+    >>> sum(p.numel() for p in femnist_cnn().build((1, 28, 28), 62).parameters())
+    2278334
+    """
+    return Cnn(padding=0, hidden=hidden, rgb=False, init=init, norm=norm, bias=bias, projection=projection)

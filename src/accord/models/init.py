@@ -16,7 +16,8 @@ def initialise(net: nn.Module, init: Init) -> nn.Module:
 
     - `torch` leaves torch's own draw;
     - `he` is N(0, 2 / n_in), and biases are zero (He et al., 2015);
-    - `he_out` is N(0, 2 / n_out) for convolutions and torch's draw for the rest, as FedAlign's and torchvision's ResNets have it;
+    - `he_out` is N(0, 2 / n_out) for convolutions, whose biases are zero, and torch's draw for the rest, as FedAlign's and
+      torchvision's ResNets and FedSOL's VGG have it;
     - `sphere` is torch's draw with every output unit's row centred and brought to the norm sqrt(2), as FedCONST's program has it.
     """
     for module in net.modules():
@@ -28,6 +29,8 @@ def initialise(net: nn.Module, init: Init) -> nn.Module:
                 nn.init.zeros_(module.bias)
         elif init == "he_out" and isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
         elif init == "sphere":
             _sphere(module.weight)
     return net

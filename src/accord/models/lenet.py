@@ -9,6 +9,7 @@ from accord.flat import Output
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
+from accord.models.project import project
 from accord.recipe import named
 
 
@@ -24,7 +25,9 @@ class LeNet(nn.Module):
     stages = ("conv1", "conv2")
     one_size = True
 
-    def __init__(self, shape: tuple[int, int, int], classes: int, bias: bool = False, norm: Norm = "none") -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, bias: bool = False, norm: Norm = "none", projection: bool = False
+    ) -> None:
         nn.Module.__init__(self)
         channels, high, wide = shape
         self.conv1 = nn.Conv2d(channels, 6, 5, bias=bias)
@@ -35,13 +38,14 @@ class LeNet(nn.Module):
             high, wide = (high - 4) // 2, (wide - 4) // 2
         self.fc1 = nn.Linear(16 * high * wide, 120, bias=bias)
         self.fc2 = nn.Linear(120, 84, bias=bias)
-        self.head = nn.Linear(84, classes, bias=bias)
+        self.project, features = project(projection, 84, bias)
+        self.head = nn.Linear(features, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Output:
         x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
         x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
         x = F.relu(self.fc1(x.flatten(1)), inplace=True)
-        features = F.relu(self.fc2(x), inplace=True)
+        features = self.project(F.relu(self.fc2(x), inplace=True))
         return Output(self.head(features), features)
 
 
@@ -49,7 +53,8 @@ class LeNet5(Model):
     """LeCun et al. 1998 with ReLU and max-pooling, as FedCONST uses it: no biases unless asked for.
 
     `init="he"` draws weights from He's normal distribution and sets biases to zero, `"torch"` leaves torch's own draw, `"sphere"`
-    centres its rows and gives them the norm sqrt(2). `norm` stands behind each convolution.
+    centres its rows and gives them the norm sqrt(2). `norm` stands behind each convolution, `projection` puts MOON's two layers
+    before the head, whose result are the features.
 
     >>> from accord.models.lenet import LeNet5
     >>> sum(p.numel() for p in LeNet5().build((3, 32, 32), 10).parameters())
@@ -59,9 +64,11 @@ class LeNet5(Model):
     bias: bool = False
     init: Init = "torch"
     norm: Norm = "none"
+    projection: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return initialise(LeNet(image_shape(shape, "lenet5", 16), classes, self.bias, self.norm), self.init)
+        images = image_shape(shape, "lenet5", 16)
+        return initialise(LeNet(images, classes, self.bias, self.norm, self.projection), self.init)
 
 
 named(LeNet5, "lenet5")

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from accord.check import Count
 from accord.flat import Output
+from accord.models.init import Init, initialise
 from accord.models.model import Model
+from accord.models.project import project
 from accord.recipe import named
 
 
@@ -24,16 +26,17 @@ class PerceptronNet(nn.Module):
     stages = ("body",)
     one_size = True
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True) -> None:
+    def __init__(self, inputs: int, hidden: tuple[int, ...], classes: int, bias: bool = True, projection: bool = False) -> None:
         nn.Module.__init__(self)
         widths = (inputs, *hidden)
         self.body = nn.Sequential()
         for wide, narrow in zip(widths, hidden, strict=False):
             self.body.append(nn.Linear(wide, narrow, bias=bias)).append(nn.ReLU(inplace=True))
-        self.head = nn.Linear(widths[-1], classes, bias=bias)
+        self.project, features = project(projection, widths[-1], bias)
+        self.head = nn.Linear(features, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Output:
-        features = self.body(x.flatten(1))
+        features = self.project(self.body(x.flatten(1)))
         return Output(self.head(features), features)
 
 
@@ -48,6 +51,8 @@ class Mlp(Model):
 
     hidden: tuple[Count, ...] = (200,)
     bias: bool = True
+    init: Init = "torch"
+    projection: bool = False
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        return PerceptronNet(math.prod(shape), self.hidden, classes, self.bias)
+        return initialise(PerceptronNet(math.prod(shape), self.hidden, classes, self.bias, self.projection), self.init)

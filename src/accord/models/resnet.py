@@ -13,11 +13,11 @@ from accord.flat import Output
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
+from accord.models.project import PROJECTED
 from accord.recipe import named
 
 DropRule: TypeAlias = Literal["code", "paper"]
 Stem: TypeAlias = Literal["cifar", "imagenet"]
-_PROJECTED = 256  # features behind MOON's projection
 
 
 def survival(blocks: int, last: float, rule: DropRule = "code") -> tuple[float, ...]:
@@ -141,8 +141,8 @@ class ResNet(nn.Module):
             self.add_module(name, made)
         self.projection = projection
         if projection:
-            self.p1, self.p2 = nn.Linear(before, before, bias), nn.Linear(before, _PROJECTED, bias)
-        self.fc = nn.Linear(_PROJECTED if projection else before, classes, bias)
+            self.p1, self.p2 = nn.Linear(before, before, bias), nn.Linear(before, PROJECTED, bias)
+        self.fc = nn.Linear(PROJECTED if projection else before, classes, bias)
 
     def forward(self, x: Tensor) -> Output:
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
