@@ -164,6 +164,11 @@ def test_the_evaluations_that_were_asked_for_are_there(flags: tuple[Any, ...], k
         assert rows[2]["evaluation"][kind]["clients"] == (2 if kind == "new" else 5)
 
 
+def test_the_last_rounds_can_all_be_evaluated(tmp_path: Path) -> None:
+    good("run", *TINY, "--rounds", 6, "--evaluate-every", 3, "--evaluate-last", 2, "--out", tmp_path)
+    assert [("evaluation" in row) for row in rounds(tmp_path)] == [False, False, True, False, True, True]
+
+
 def test_clients_that_do_not_answer_are_recorded(tmp_path: Path) -> None:
     good("run", *TINY, "--rounds", 8, "--dropout", 0.5, "--out", tmp_path)
     assert any(row["absent"] for row in rounds(tmp_path))

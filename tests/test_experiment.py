@@ -43,6 +43,7 @@ SETTINGS = st.fixed_dictionaries(
         "local_test": st.floats(0, 0.9),
         "held_out": st.integers(0, 2),
         "evaluate_every": SMALL,
+        "evaluate_last": st.integers(0, 5),
         "state_memory": st.floats(1e-3, 1e6),
         "engine": st.sampled_from(["auto", "process", "threads", "processes"]),
         "workers": st.integers(0, 9),

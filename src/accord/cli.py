@@ -49,6 +49,7 @@ _HELP = {
     "aligned_test": "test samples a client drawn from the global test set by its own class mix",
     "held_out": "further clients that never train",
     "evaluate_every": "rounds between evaluations",
+    "evaluate_last": "so many rounds at the end are all evaluated",
     "evaluate": "on whose data: global, local, personal, new (default: all there are); may be repeated",
     "state_memory": "megabytes of client state in memory, the rest on disk",
     "engine": "auto, process, threads or processes",

@@ -79,6 +79,7 @@ class Experiment:
     aligned_test: Whole = 0
     held_out: Whole = 0
     evaluate_every: Count = 1
+    evaluate_last: Whole = 0  # so many rounds at the end are all evaluated, for means over them
     evaluate: tuple[Kind, ...] = KINDS  # on whose data; tuning leaves the test set out
     state_memory: Annotated[float, Range(0, 10**9, above=True)] = 2048.0  # megabytes of client state in memory; more goes to disk
     engine: EngineName = "auto"

@@ -155,7 +155,8 @@ class Run:
         self.spent["bytes_down"] += cohort.bytes_down
         self.spent["bytes_up"] += cohort.bytes_up
         self.spent["rejected"] += len(cohort.rejected)
-        if self.server.round % self.experiment.evaluate_every == 0 or self.server.round == self.experiment.rounds:
+        left = self.experiment.rounds - self.server.round
+        if self.server.round % self.experiment.evaluate_every == 0 or left < max(1, self.experiment.evaluate_last):
             final = self.server.round == self.experiment.rounds
             self.last = evaluate(
                 self.server,

@@ -95,7 +95,7 @@ def _outcome(plan: Plan, cell: Cell) -> Outcome:
     if len(planned) < plan.study.seeds:
         reduced.append(f"{len(planned)} of {plan.study.seeds} seeds")
     if cell.name in plan.stood_in:
-        reduced.append(str(plan.study.stand_in.get("note", f"{experiment.data} stands in")))
+        reduced.append(str(cell.stand_in.get("note", f"{experiment.data} stands in")))
     return Outcome(
         cell,
         tuple(run.path for run in runs),

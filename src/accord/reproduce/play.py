@@ -62,8 +62,8 @@ def plan(
     for cell in chosen:
         experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
         reason = absent(experiment.data, data_dir)
-        if reason and study.stand_in:
-            experiment = experiment.with_({key: value for key, value in study.stand_in.items() if key != "note"})
+        if reason and cell.stand_in:
+            experiment = experiment.with_({key: value for key, value in cell.stand_in.items() if key != "note"})
             reason = absent(experiment.data, data_dir)
             stood_in.add(cell.name)
         if reason:

@@ -16,7 +16,7 @@ from accord.recipe import read
 from accord.reproduce.figures import Figure
 from accord.reproduce.measures import Measure
 
-_OWN = ("measure", "plus", "numbers", "spreads")  # what rows and columns say besides an experiment's settings
+_OWN = ("measure", "plus", "numbers", "spreads", "stand_in")  # what rows and columns say besides an experiment's settings
 _ABSENT = "-"  # stands where the table has no cell
 
 
@@ -30,6 +30,7 @@ class Cell:
     measure: Measure
     number: float | None = None  # the paper's, in the measure's unit
     spread: float | None = None  # the paper's standard deviation
+    stand_in: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)  # settings where the paper's data are absent
 
     @property
     def name(self) -> str:
@@ -41,7 +42,8 @@ class Cell:
 class Study:
     """One file of `experiments/<paper>/`: what it shows, and its cells in the order of the paper.
 
-    `stand_in` are settings that take the place of those of the same name where the data set of the paper is absent.
+    `stand_in` are settings that take the place of those of the same name where the data set of the paper is absent; rows and
+    columns may add to them.
 
     >>> study = load("fedconst/table3")
     >>> study.cells[6].name, study.cells[6].number, study.cells[6].experiment.rounds
@@ -108,14 +110,13 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
             raise ValueError(f"{where} has no {key}")
     found = {key: check(said[key], hint, f"{key} in {where}") for key, hint in top.items() if key in said}
     rows, columns = (_table(said[key], f"[{key}] in {where}") for key in ("rows", "columns"))
+    base, stand_in = said.get("set_up", {}), said.get("stand_in", {})
     cells = tuple(
         cell
         for row in rows
         for k, column in enumerate(columns)
-        if (cell := _cell(row, column, k, said.get("set_up", {}), rows[row], columns[column], where)) is not None
+        if (cell := _cell(row, column, k, {**base, "stand_in": stand_in}, rows[row], columns[column], where)) is not None
     )
-    stand_in = said.get("stand_in", {})
-    Experiment().with_({key: value for key, value in stand_in.items() if key != "note"}, f"[stand_in] in {where}")
     return Study(
         id=name,
         cells=cells,
@@ -148,7 +149,10 @@ def _cell(
     text = " + ".join([str(settings.pop("algorithm", "fedavg")), *added])
     measure = read(str(said.get("measure", "accuracy")), Measure.kind)
     experiment = Experiment(per_round=0, name=row).with_({**settings, "algorithm": text}, place)
-    return Cell(row, column, experiment, measure, _number(number, place), None if spread is None else check(spread, NonNegative, place))
+    instead = {key: value for each in (base, across, down) for key, value in each.get("stand_in", {}).items()}
+    experiment.with_({key: value for key, value in instead.items() if key != "note"}, f"stand_in of {place}")
+    number, spread = _number(number, place), None if spread is None else check(spread, NonNegative, place)
+    return Cell(row, column, experiment, measure, number, spread, instead)
 
 
 def _entry(values: Any, at: int, place: str) -> Any:
