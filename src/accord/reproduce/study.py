@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from accord.check import Count, NonNegative, check, nearest
+from accord.check import Count, check, nearest
 from accord.experiment import Experiment, read_file
 from accord.recipe import read
 from accord.reproduce.figures import Figure
@@ -151,8 +151,7 @@ def _cell(
     experiment = Experiment(per_round=0, name=row).with_({**settings, "algorithm": text}, place)
     instead = {key: value for each in (base, across, down) for key, value in each.get("stand_in", {}).items()}
     experiment.with_({key: value for key, value in instead.items() if key != "note"}, f"stand_in of {place}")
-    number, spread = _number(number, place), None if spread is None else check(spread, NonNegative, place)
-    return Cell(row, column, experiment, measure, number, spread, instead)
+    return Cell(row, column, experiment, measure, _number(number, place), _number(spread, place), instead)
 
 
 def _entry(values: Any, at: int, place: str) -> Any:
@@ -167,5 +166,5 @@ def _number(value: Any, place: str) -> float | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{place}: the paper's number is {value!r}; it must be a number, nan or '-'")
+        raise ValueError(f"{place}: the paper's number or spread is {value!r}; it must be a number, nan or '-'")
     return float(value)

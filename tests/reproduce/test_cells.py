@@ -1,0 +1,46 @@
+"""What a cell of a study takes from the study, its row and its column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accord.reproduce.play import plan
+from accord.reproduce.study import Study, expand
+
+SAID: dict[str, Any] = {
+    "title": "T",
+    "kind": "table",
+    "shows": "that.",
+    "set_up": {"data": "folder('no/such/place')", "clients": 9, "rounds": 2},
+    "stand_in": {"data": "digits", "note": "digits stand in"},
+    "columns": {"natural": {}, "iid": {"split": "iid", "stand_in": {"clients": 4}}},
+    "rows": {"a": {"algorithm": "fedavg", "numbers": [50.0, float("nan")], "spreads": [float("nan"), 2.0]}},
+}
+
+
+def study(**changes: Any) -> Study:
+    return expand("x/y", {**SAID, **changes}, "here")
+
+
+def test_a_column_adds_to_what_stands_in(tmp_path: Path) -> None:
+    planned = plan(study(), tmp_path)
+    runs = {name: jobs[0].experiment for name, jobs in planned.runs.items()}
+    assert {name: (run.data, run.clients) for name, run in runs.items()} == {"a | natural": ("digits", 9), "a | iid": ("digits", 4)}
+    assert planned.stood_in == {"a | natural", "a | iid"} and not planned.missing
+
+
+def test_without_a_stand_in_the_cell_is_missing(tmp_path: Path) -> None:
+    planned = plan(study(stand_in={}, columns={"natural": {}, "iid": {"stand_in": {"data": "digits"}}}), tmp_path)
+    assert list(planned.missing) == ["a | natural"] and list(planned.runs) == ["a | iid"]
+
+
+def test_what_stands_in_is_checked_when_the_study_is_read() -> None:
+    with pytest.raises(ValueError, match="'client' in stand_in of cell 'a | iid'"):
+        study(columns={"natural": {}, "iid": {"stand_in": {"client": 4}}})
+
+
+def test_the_paper_may_have_no_number_or_no_spread() -> None:
+    assert [(cell.number, cell.spread) for cell in study().cells] == [(50.0, None), (None, 2.0)]
