@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """What is drawn: the report's pictures whose keys begin with one of `draw`, and `measures`, the cells' numbers over the columns."""
+    """What is drawn: the report's pictures whose keys begin with one of `draw`, and `measures`, the cells' numbers over the columns.
+
+    `needs` are analyses that the pictures show, made of every run.
+    """
 
     draw: tuple[str, ...]
     x: str = ""  # the title of the axis that the columns lie along
+    needs: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, said: Mapping[str, Any], where: str) -> Figure:
         """A figure from settings.
 
         >>> Figure.of({"draw": ["curves"]}, "here")
-        Figure(draw=('curves',), x='')
+        Figure(draw=('curves',), x='', needs=())
         """
-        hints = {"draw": tuple[str, ...], "x": str}
+        hints = {"draw": tuple[str, ...], "x": str, "needs": tuple[str, ...]}
         for key in said:
             if key not in hints:
                 raise ValueError(f"unknown key {key!r} in {where}{nearest(key, hints)}")

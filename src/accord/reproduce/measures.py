@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from accord.check import Count, Fraction
@@ -138,10 +140,7 @@ class Tracked(Measure):
     entry: str
 
     def of(self, run: Run) -> float | None:
-        held: object = run.rounds[-1] if run.rounds else {}
-        for key in self.entry.split("."):
-            held = held.get(key) if isinstance(held, dict) else None
-        return number(held)
+        return inside(run.rounds[-1], self.entry) if run.rounds else None
 
 
 @named
@@ -156,15 +155,22 @@ class Analysis(Measure):
         return (self.file,)
 
     def of(self, run: Run) -> float | None:
-        import json
-
         place = run.path / "analysis" / f"{self.file}.json"
         if not place.is_file():
             return None
-        held: object = json.loads(place.read_text(encoding="utf-8"))["values"]
-        for key in self.entry.split("."):
-            if isinstance(held, list) and key.isdigit() and int(key) < len(held):
-                held = held[int(key)]
-            else:
-                held = held.get(key) if isinstance(held, dict) else None
-        return number(held)
+        return inside(json.loads(place.read_text(encoding="utf-8"))["values"], self.entry)
+
+
+def inside(held: object, entry: str) -> float | None:
+    """The number at a place in nested tables and lists; in a list, -1 is the last.
+
+    >>> inside({"drift": {"cosine": [0.9, 0.8]}}, "drift.cosine.-1"), inside({}, "drift.cosine.0")
+    (0.8, None)
+    """
+    for key in entry.split("."):
+        if isinstance(held, list) and re.fullmatch(r"-?\d+", key):
+            place = int(key)
+            held = held[place] if -len(held) <= place < len(held) else None
+        else:
+            held = held.get(key) if isinstance(held, Mapping) else None
+    return number(held)
