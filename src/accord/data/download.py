@@ -46,6 +46,21 @@ def offline_without_network(config: Any) -> Iterator[None]:
         config.HF_HUB_OFFLINE = before
 
 
+@contextmanager
+def offline() -> Iterator[None]:
+    """Fetch nothing inside: what the hub's cache does not hold is absent."""
+    try:
+        from datasets import config
+    except ImportError:
+        yield
+        return
+    before, config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
 def reachable(address: str) -> bool:
     """Whether the address has a name that resolves, or a proxy that will do it.
 

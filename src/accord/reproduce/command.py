@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from accord.check import Count, check
+from accord.checkpoint import write_atomically
 from accord.experiment import checked
 from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
 from accord.reproduce.figures import draw
-from accord.reproduce.outcome import markdown, outcomes, reasons, summary, table
+from accord.reproduce.outcome import Outcome, markdown, outcomes, reasons, table
 from accord.reproduce.play import absent, plan, play
 from accord.reproduce.study import Study, load, places
+from accord.run import make
+
+if TYPE_CHECKING:
+    from accord.screen import Screen
 
 
 @click.command("reproduce")
@@ -27,7 +32,11 @@ from accord.reproduce.study import Study, load, places
 @click.option("--data-fraction", metavar="F", help="use this share of the training samples (default: as the paper)")
 @click.option("--data-dir", default="", metavar="DIR", help="where to look for data sets first (or ACCORD_DATA)")
 @click.option("--workers", default="0", metavar="N", help="runs side by side; 0: one a core")
-@click.option("--out", metavar="DIR", help="where the results go (default: runs/reproduce/ID); finished cells in it are kept")
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="where the results go (default: runs/reproduce): DIR/ID, and DIR/cells with every run, which is kept and used again",
+)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def reproduce_command(
     study: str | None,
@@ -49,34 +58,40 @@ def reproduce_command(
     from accord.screen import Screen
 
     chosen = load(study)
-    folder = Path(out) if out else Path("runs") / "reproduce" / chosen.id
+    root = Path(out) if out else Path("runs") / "reproduce"
+    folder = root / chosen.id
     asked = {"rounds": rounds, "data_fraction": data_fraction, "workers": workers}
     given: dict[str, Any] = {
         key: checked({key: literal(key, value)}, "the flags")[key] for key, value in asked.items() if value is not None
     }
     count = None if seeds is None else check(literal("rounds", seeds), Count, "--seeds")
     beside = given.pop("workers")
-    planned = plan(chosen, folder, cells=cells, seeds=count, data_dir=data_dir, **given)
+    planned = plan(chosen, root / "cells", cells=cells, seeds=count, data_dir=data_dir, **given)
+    make(root / "cells")
+    make(folder)
     with Screen(as_json) as screen:
         screen.err.print(f"{chosen.id}: {chosen.title}. {chosen.shows}", soft_wrap=True)
         if planned.jobs:
             screen.plan(planned.jobs)
-        play(planned, folder, workers=beside, watch=screen.cell, analysed=analyse)
+        play(planned, workers=beside, watch=screen.cell, analysed=analyse)
         screen.stop()
-        found = outcomes(planned)
-        page = draw(chosen, found, folder)
-        about: dict[str, Any] = {"id": chosen.id, "title": chosen.title, "shows": chosen.shows, "notes": list(chosen.notes)}
-        about |= {"out": str(folder), "figures": str(page) if page else None}
-        text = summary(about, found)
-        (folder / "outcome.json").write_text(text, encoding="utf-8")
-        (folder / "table.md").write_text(markdown(found), encoding="utf-8")
-        if as_json:
-            click.echo(text)
-            return
-        screen.out.print(table(found))
-        for note in (*reasons(found), *(f"note: {each}" for each in chosen.notes)):
-            screen.out.print(note, soft_wrap=True)
-        screen.out.print(f"out: {folder}" + (f"\nfigures: {page}" if page else ""), soft_wrap=True)
+        tell(chosen, outcomes(planned), folder, screen, as_json)
+
+
+def tell(study: Study, found: list[Outcome], folder: Path, screen: Screen, as_json: bool) -> None:
+    """Write what came out, and print it."""
+    page = draw(study, found, folder)
+    about: dict[str, Any] = {"id": study.id, "title": study.title, "shows": study.shows, "notes": list(study.notes)}
+    about |= {"out": str(folder), "figures": str(page) if page else None, "cells": [each.record() for each in found]}
+    write_atomically(folder / "outcome.json", json.dumps(about, indent=1))
+    write_atomically(folder / "table.md", markdown(found))
+    if as_json:
+        click.echo(json.dumps(about))
+        return
+    screen.out.print(table(found))
+    for note in (*reasons(found), *(f"note: {each}" for each in study.notes)):
+        screen.out.print(note, soft_wrap=True, markup=False)
+    screen.out.print(f"out: {folder}" + (f"\nfigures: {page}" if page else ""), soft_wrap=True, markup=False)
 
 
 def analyse(run: Path, name: str) -> None:
@@ -125,6 +140,6 @@ def row(study: Study, found: Estimate | None, data_dir: str) -> dict[str, Any]:
 def lacking(study: Study, data: list[str], data_dir: str) -> Iterator[str]:
     """The data sets that are not at hand, and what stands in for them."""
     for each in data:
-        if absent(each, data_dir):
+        if absent(each, data_dir, fetch=False):
             instead = study.stand_in.get("data")
-            yield f"{each}" + (f"; {instead} stands in" if instead and not absent(instead, data_dir) else "")
+            yield each + (f"; {instead} stands in" if instead and not absent(instead, data_dir, fetch=False) else "")

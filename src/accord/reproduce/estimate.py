@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -77,6 +78,7 @@ def work(experiment: Experiment, facts: Facts) -> float:
     return experiment.rounds * chosen * a_round * passes(experiment.algorithm)
 
 
+@cache
 def passes(text: str) -> float:
     """What a batch costs, in units of one forward and one backward pass, where a backward pass is twice a forward one."""
     try:
@@ -86,11 +88,13 @@ def passes(text: str) -> float:
     return (found.forwards + 2 * found.backwards) / 3
 
 
+@cache
 def forward_flops(shape: Shape) -> float:
     """Forward operations for one sample."""
-    module = read(shape.model, "model").build(shape.shape, shape.classes).eval()
-    with FlopCounterMode(display=False) as counted, torch.no_grad():
-        module(torch.zeros(1, *shape.shape))
+    with torch.device("meta"):
+        module = read(shape.model, "model").build(shape.shape, shape.classes).eval()
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
+            module(torch.zeros(1, *shape.shape))
     return float(counted.get_total_flops())
 
 
@@ -112,9 +116,14 @@ def pace(shape: Shape, seconds: float) -> float:
 
 
 def calibrate(shapes: Iterable[Shape], seconds: float = 10.0) -> dict[Shape, float]:
-    """The pace of each model, all of them measured in about so many seconds."""
-    different = sorted(set(shapes), key=str)
-    return {shape: pace(shape, seconds / len(different)) for shape in different}
+    """The pace of each model, all of them measured in about so many seconds; models with as many operations have the same one."""
+    alike: dict[tuple[float, tuple[int, ...]], list[Shape]] = {}
+    for shape in sorted(set(shapes), key=str):
+        alike.setdefault((forward_flops(shape), shape.shape), []).append(shape)
+    paces: dict[Shape, float] = {}
+    for same in alike.values():
+        paces |= dict.fromkeys(same, pace(same[0], seconds / len(alike)))
+    return paces
 
 
 def estimate(study: Study, paces: Mapping[Shape, float]) -> Estimate | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,8 +161,3 @@ def markdown(found: Sequence[Outcome]) -> str:
     body = [tuple(text.replace("|", "\\|") for text in cells_of(each, _kinds(found))) for each in found]
     lines = [f"| {' | '.join(texts)} |" for texts in (HEADINGS, ("---",) * len(HEADINGS), *body)]
     return "\n".join([*lines, *(f"\n{why}" for why in reasons(found))]) + "\n"
-
-
-def summary(study: Mapping[str, Any], found: Sequence[Outcome]) -> str:
-    """The whole outcome as one JSON object."""
-    return json.dumps({**study, "cells": [each.record() for each in found]}, indent=1)

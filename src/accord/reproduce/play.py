@@ -8,17 +8,20 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from accord.checkpoint import write_atomically
 from accord.compare import Cell as Job
 from accord.compare import Watch, side_by_side
+from accord.data.download import offline
 from accord.data.read import read_data
 from accord.experiment import Experiment, cores
 from accord.reproduce.study import Cell, Study
-from accord.run import make
+
+
+_WITHOUT = ("name", "seed", "engine", "workers", "state_memory", "data_dir")  # settings that do not tell experiments apart
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def plan(
 ) -> Plan:
     """What running these cells takes: by default everything as in the paper.
 
-    `cells` is a pattern such as `'FedAvg*'` that matches a row, a column, or `row | column`.
+    The runs lie in `out`, where all studies may put theirs: a run that another one made is used again. `cells` is a pattern such as `'FedAvg*'` that matches a row, a column, or `row | column`.
     """
     chosen = tuple(cell for cell in study.cells if matches(cell, cells))
     if not chosen:
@@ -69,10 +72,11 @@ def plan(
         if reason:
             missing[cell.name] = reason
             continue
-        folder = out / label(cell.experiment.name, experiment)
+        folder = place(out, experiment)
         count = study.seeds if seeds is None else seeds
         runs[cell.name] = tuple(
-            Job(dataclasses.replace(experiment, seed=experiment.seed + k), folder / f"seed-{experiment.seed + k}") for k in range(count)
+            Job(dataclasses.replace(experiment, name=experiment.algorithm, seed=seed), folder / f"seed-{seed}")
+            for seed in range(experiment.seed, experiment.seed + count)
         )
     return Plan(study, chosen, runs, missing, frozenset(stood_in))
 
@@ -82,32 +86,46 @@ def matches(cell: Cell, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(text.lower(), pattern.lower()) for text in (cell.name, cell.row, cell.column))
 
 
+def place(out: Path, experiment: Experiment) -> Path:
+    """The folder of an experiment's runs, one a seed: a run is found again by what it is, not by the cell it stands in."""
+    made = sorted(out.glob(f"*-{code(experiment)}"))
+    return made[0] if made else out / label(experiment.algorithm, experiment)
+
+
 def label(name: str, experiment: Experiment) -> str:
-    """A folder's name that no other experiment has: a run is found again by what it is, not by the cell it stands in."""
-    settings = {key: value for key, value in experiment.settings().items() if key not in ("name", "seed", "engine", "workers", "data_dir")}
-    code = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-.')[:40] or 'cell'}-{code}"
+    """A folder's name that no other experiment has.
+
+    >>> label("fedavg + constrain", Experiment(algorithm="fedavg + constrain"))[:18]
+    'fedavg-constrain-'
+    """
+    return f"{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-.')[:40] or 'cell'}-{code(experiment)}"
+
+
+def code(experiment: Experiment) -> str:
+    """Eight digits that stand for the settings that a result depends on, but for the seed."""
+    settings = {key: value for key, value in experiment.settings().items() if key not in _WITHOUT}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 @cache
-def absent(data: str, data_dir: str) -> str:
-    """Why a data set cannot be read here; empty if it can."""
+def absent(data: str, data_dir: str, fetch: bool = True) -> str:
+    """Why a data set cannot be read here; empty if it can. Without `fetch` only this machine is looked at, not the hub."""
     try:
-        read_data(data).load(Path(data_dir) if data_dir else None)
+        with nullcontext() if fetch else offline():
+            read_data(data).load(Path(data_dir) if data_dir else None)
     except ValueError as error:
         return str(error)
     return ""
 
 
-def play(planned: Plan, out: Path, *, workers: int = 0, watch: Watch, analysed: Callable[[Path, str], None]) -> None:
-    """Run what is not finished yet, then make the analyses that the cells read."""
-    make(out)
-    write_atomically(out / "study.json", json.dumps({"id": planned.study.id, "title": planned.study.title}))
+def play(planned: Plan, *, workers: int = 0, watch: Watch, analysed: Callable[[Path, str], None]) -> None:
+    """Run what is not finished yet, then make the analyses that the cells read and the figures show."""
     jobs = planned.jobs
     if jobs:
         side_by_side(jobs, min(workers or cores(), len(jobs)), watch)
+    shown = planned.study.figure.needs if planned.study.figure else ()
     for cell in planned.cells:
         for job in planned.runs.get(cell.name, ()):
-            for name in cell.measure.analyses:
+            for name in (*cell.measure.analyses, *shown):
                 if not (job.folder / "analysis" / f"{name}.json").is_file():
                     analysed(job.folder, name)
