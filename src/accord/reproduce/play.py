@@ -20,7 +20,6 @@ from accord.data.read import read_data
 from accord.experiment import Experiment, cores
 from accord.reproduce.study import Cell, Study
 
-
 _WITHOUT = ("name", "seed", "engine", "workers", "state_memory", "data_dir")  # settings that do not tell experiments apart
 
 
@@ -53,7 +52,8 @@ def plan(
 ) -> Plan:
     """What running these cells takes: by default everything as in the paper.
 
-    The runs lie in `out`, where all studies may put theirs: a run that another one made is used again. `cells` is a pattern such as `'FedAvg*'` that matches a row, a column, or `row | column`.
+    The runs lie in `out`, where all studies may put theirs: a run that another one made is used again. `cells` is a pattern such as
+    `'FedAvg*'` that matches a row, a column, or `row | column`.
     """
     chosen = tuple(cell for cell in study.cells if matches(cell, cells))
     if not chosen:
@@ -95,7 +95,7 @@ def place(out: Path, experiment: Experiment) -> Path:
 def label(name: str, experiment: Experiment) -> str:
     """A folder's name that no other experiment has.
 
-    >>> label("fedavg + constrain", Experiment(algorithm="fedavg + constrain"))[:18]
+    >>> label("fedavg + constrain", Experiment(algorithm="fedavg + constrain"))[:-8]
     'fedavg-constrain-'
     """
     return f"{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-.')[:40] or 'cell'}-{code(experiment)}"
