@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import tomllib
@@ -10,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import tomli_w
+
 Record: TypeAlias = Mapping[str, Any]
+KEPT = ".json"  # what the name of a kept run ends with
 Value = TypeVar("Value")
 
 
@@ -49,6 +53,7 @@ class Run:
     result: Record = field(default_factory=dict)
     environment: Record = field(default_factory=dict)
     federation: Record = field(default_factory=dict)
+    analysis: Record = field(default_factory=dict)  # what `accord analyze` found, by the names of the analyses
 
     @property
     def finished(self) -> bool:
@@ -67,8 +72,17 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The experiment file, to the letter."""
+        """The experiment file, to the letter; of a kept run, its settings in the same form."""
+        if self.path.suffix == KEPT:
+            return tomli_w.dumps(self.experiment)
         return (self.path / "experiment.toml").read_text(encoding="utf-8", errors="replace")
+
+    def kept(self) -> Record:
+        """Everything that tables and figures read of the run, as one JSON object: `read_run` reads a file of it like the run's folder."""
+        rounds = [{key: row[key] for key in row if key not in ("clients", "absent")} for row in self.rounds]
+        held = {key: getattr(self, key) for key in ("name", "seed", "experiment", "result", "environment", "federation", "analysis")}
+        held["result"] = {key: value for key, value in self.result.items() if key != "out"}
+        return {**held, "rounds": _short(rounds), "analysis": _short(held["analysis"])}
 
     def evaluations(self, kind: str) -> tuple[tuple[int, Record], ...]:
         """The evaluated rounds that have this kind of evaluation: `global`, `local`, `personal` or `new`."""
@@ -158,14 +172,25 @@ def by_round(points: Iterable[tuple[int, Value]]) -> dict[int, list[Value]]:
     return at
 
 
+def _short(value: Any) -> Any:
+    """The same value with its numbers to six decimals."""
+    if isinstance(value, float):
+        return round(value, 6) if abs(value) >= 0.01 else float(f"{value:.5g}")
+    if isinstance(value, Mapping):
+        return {key: _short(each) for key, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def read_run(path: Path | str, name: str | None = None, seed: int | None = None) -> Run:
-    """Read one run directory; its name and seed are the experiment's unless given.
+    """Read one run directory, or a JSON file of a kept run; its name and seed are the experiment's unless given.
 
     >>> read_run("nowhere")
     Traceback (most recent call last):
     ValueError: nowhere is no run directory (it has no experiment.toml); give one that `accord run` or `accord compare` wrote
     """
     path = Path(path)
+    if path.suffix == KEPT and path.is_file():
+        return _kept(path, name, seed)
     if not (path / "experiment.toml").is_file():
         raise ValueError(f"{path} is no run directory (it has no experiment.toml); give one that `accord run` or `accord compare` wrote")
     try:
@@ -186,7 +211,17 @@ def read_run(path: Path | str, name: str | None = None, seed: int | None = None)
         result,
         _object(path / "environment.json"),
         _object(path / "federation.json"),
+        {place.stem: found for place in sorted((path / "analysis").glob("*.json")) if "values" in (found := _object(place))},
     )
+
+
+def _kept(path: Path, name: str | None, seed: int | None) -> Run:
+    held = _object(path)
+    try:
+        run = Run(path, **{**held, "rounds": tuple(held["rounds"])})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no kept run ({error}); give the run's folder, or keep the run again") from None
+    return dataclasses.replace(run, name=name or run.name, seed=run.seed if seed is None else seed)
 
 
 def _object(path: Path) -> Record:

@@ -44,8 +44,8 @@ class Figure:
         return cls(**{key: check(value, hints[key], f"{key} of {where}") for key, value in said.items()})
 
 
-def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
-    """One page of the study's figures, one panel for each column; None where nothing was run."""
+def drawings(study: Study, found: Sequence[Outcome]) -> list[Picture]:
+    """The study's figures, one panel for each column."""
     wanted = study.figure or Figure(("curves",))
     drawn: list[Picture] = []
     for place, column in enumerate(study.columns):
@@ -57,11 +57,16 @@ def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
             drawn += [_panel(p, place, column if several else "") for p in made if p.key.startswith(wanted.draw)]
     if "measures" in wanted.draw:
         drawn = [*measured(study, found), *drawn]
+    return drawn
+
+
+def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
+    """One page of the study's figures; None where nothing was run."""
     whole = Comparison({each.cell.name: tuple(read_run(p, each.cell.name) for p in each.folders) for each in found if each.folders})
     if not whole.runs:
         return None
     page = out / "figures.html"
-    page.write_text(html_of(whole, summarise(whole), drawn, f"{study.id}: {study.title}"), encoding="utf-8")
+    page.write_text(html_of(whole, summarise(whole), drawings(study, found), f"{study.id}: {study.title}"), encoding="utf-8")
     return page
 
 

@@ -155,10 +155,7 @@ class Analysis(Measure):
         return (self.file,)
 
     def of(self, run: Run) -> float | None:
-        place = run.path / "analysis" / f"{self.file}.json"
-        if not place.is_file():
-            return None
-        return inside(json.loads(place.read_text(encoding="utf-8"))["values"], self.entry)
+        return inside(run.analysis.get(self.file, {}).get("values"), self.entry)
 
 
 def inside(held: object, entry: str) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accord.reports.record import Run, read_run
+from accord.reports.record import KEPT, Run, read_run
 from accord.reports.statistics import deviation, interval, mean
 from accord.reports.tables import NOTHING
 from accord.reproduce.play import Plan
@@ -23,12 +23,17 @@ class Outcome:
     """One cell, and what its finished runs say. `reduced` tells in which way the runs are less than the paper's; empty if they are not."""
 
     cell: Cell
-    folders: tuple[Path, ...]  # of the finished runs
-    values: tuple[float, ...]  # one a seed
+    folders: tuple[Path, ...]  # of the finished runs, or the files they are kept in
+    by_seed: Mapping[int, float]
     rounds: int
     data: str
     reduced: tuple[str, ...]
     missing: str = ""  # why nothing was run
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What was measured, one number a seed."""
+        return tuple(self.by_seed.values())
 
     @property
     def mean(self) -> float | None:
@@ -67,7 +72,7 @@ class Outcome:
             "difference": self.difference,
             "inside": self.inside,
             "seeds": len(self.values),
-            "values": list(self.values),
+            "values": dict(self.by_seed),
             "rounds": self.rounds,
             "data": self.data,
             "reduced": list(self.reduced),
@@ -83,22 +88,23 @@ def outcomes(plan: Plan) -> list[Outcome]:
 
 def _outcome(plan: Plan, cell: Cell) -> Outcome:
     planned = plan.runs.get(cell.name, ())
-    runs = [run for each in planned if (run := _finished(each.folder)) is not None]
-    values = [value for run in runs if (value := cell.measure.of(run)) is not None and math.isfinite(value)]
+    runs = [run for each in planned if (run := finished(each.folder)) is not None]
+    found = {run.seed: value for run in runs if (value := cell.measure.of(run)) is not None and math.isfinite(value)}
     experiment = planned[0].experiment if planned else cell.experiment
     reduced = []
     if experiment.rounds < cell.experiment.rounds:
         reduced.append(f"{experiment.rounds} of {cell.experiment.rounds} rounds")
     if experiment.data_fraction < cell.experiment.data_fraction:
         reduced.append(f"{100 * experiment.data_fraction / cell.experiment.data_fraction:.3g} % of the data")
-    if len(planned) < plan.study.seeds:
-        reduced.append(f"{len(planned)} of {plan.study.seeds} seeds")
+    seeds = len(runs) or len(planned)
+    if seeds < plan.study.seeds:
+        reduced.append(f"{seeds} of {plan.study.seeds} seeds")
     if cell.name in plan.stood_in:
         reduced.append(str(cell.stand_in.get("note", f"{experiment.data} stands in")))
     return Outcome(
         cell,
         tuple(run.path for run in runs),
-        tuple(values),
+        found,
         experiment.rounds,
         experiment.data,
         tuple(reduced),
@@ -106,10 +112,13 @@ def _outcome(plan: Plan, cell: Cell) -> Outcome:
     )
 
 
-def _finished(folder: Path) -> Run | None:
-    """The run in a folder, if it is finished."""
-    run = read_run(folder) if (folder / "result.json").is_file() else None
-    return run if run is not None and run.finished else None
+def finished(folder: Path) -> Run | None:
+    """The run in a folder, or in the file beside it in which it is kept, if it is finished."""
+    kept = folder.with_suffix(KEPT)
+    if not kept.is_file() and not (folder / "result.json").is_file():
+        return None
+    run = read_run(kept if kept.is_file() else folder)
+    return run if run.finished else None
 
 
 def reasons(found: Sequence[Outcome]) -> list[str]:

@@ -20,7 +20,7 @@ from accord.data.read import read_data
 from accord.experiment import Experiment, cores
 from accord.reproduce.study import Cell, Study
 
-_WITHOUT = ("name", "seed", "engine", "workers", "state_memory", "data_dir")  # settings that do not tell experiments apart
+_WITHOUT = ("name", "seed", "engine", "workers", "state_memory", "data_dir", "device")  # settings that do not tell experiments apart
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,13 @@ def plan(
     rounds: int | None = None,
     data_fraction: float | None = None,
     data_dir: str = "",
+    lacks: Callable[[Experiment, Path], str] | None = None,
 ) -> Plan:
     """What running these cells takes: by default everything as in the paper.
 
     The runs lie in `out`, where all studies may put theirs: a run that another one made is used again. `cells` is a pattern such as
-    `'FedAvg*'` that matches a row, a column, or `row | column`.
+    `'FedAvg*'` that matches a row, a column, or `row | column`. `lacks` says why the runs of an experiment cannot be had, with their
+    folder; by default that its data set is absent.
     """
     chosen = tuple(cell for cell in study.cells if matches(cell, cells))
     if not chosen:
@@ -62,17 +64,20 @@ def plan(
     missing: dict[str, str] = {}
     stood_in: set[str] = set()
     change = {"rounds": rounds, "data_fraction": data_fraction, "data_dir": data_dir or None}
+    lacks = lacks or (lambda experiment, folder: absent(experiment.data, data_dir))
     for cell in chosen:
         experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
-        reason = absent(experiment.data, data_dir)
+        folder = place(out, experiment)
+        reason = lacks(experiment, folder)
         if reason and cell.stand_in:
-            experiment = experiment.with_({key: value for key, value in cell.stand_in.items() if key != "note"})
-            reason = absent(experiment.data, data_dir)
-            stood_in.add(cell.name)
+            instead = experiment.with_({key: value for key, value in cell.stand_in.items() if key != "note"})
+            there = place(out, instead)
+            if not lacks(instead, there):
+                experiment, folder, reason = instead, there, ""
+                stood_in.add(cell.name)
         if reason:
             missing[cell.name] = reason
             continue
-        folder = place(out, experiment)
         count = study.seeds if seeds is None else seeds
         runs[cell.name] = tuple(
             Job(dataclasses.replace(experiment, name=experiment.algorithm, seed=seed), folder / f"seed-{seed}")
@@ -102,8 +107,9 @@ def label(name: str, experiment: Experiment) -> str:
 
 
 def code(experiment: Experiment) -> str:
-    """Eight digits that stand for the settings that a result depends on, but for the seed."""
-    settings = {key: value for key, value in experiment.settings().items() if key not in _WITHOUT}
+    """Eight digits that stand for the settings that a result depends on and that are not the usual ones, but for the seed."""
+    plain = Experiment().settings()
+    settings = {key: value for key, value in experiment.settings().items() if key not in _WITHOUT and value != plain.get(key)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import typing
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -39,6 +40,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What the paper says of two of its cells: that the number in `more` is the larger one, by at least `by`."""
+
+    says: str
+    more: str
+    less: str
+    by: float = 0.0
+
+
+@dataclass(frozen=True)
 class Study:
     """One file of `experiments/<paper>/`: what it shows, and its cells in the order of the paper.
 
@@ -62,6 +73,7 @@ class Study:
     seeds: int = 1  # how many the paper ran
     rounds: int = 0  # the largest number of rounds of any cell
     notes: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
     stand_in: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     figure: Figure | None = None
 
@@ -101,7 +113,7 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
     [('a | b', 50.0, 0.1)]
     """
     top = {"title": str, "kind": Literal[Study.kinds], "shows": str, "seeds": Count, "notes": tuple[str, ...]}
-    tables = ("set_up", "columns", "rows", "stand_in", "figure")
+    tables = ("set_up", "columns", "rows", "stand_in", "figure", "claims")
     for key in said:
         if key not in (*top, *tables):
             raise ValueError(f"unknown key {key!r} in {where}{nearest(key, (*top, *tables))}")
@@ -124,6 +136,7 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
         columns=tuple(columns),
         rounds=max((cell.experiment.rounds for cell in cells), default=0),
         stand_in=stand_in,
+        claims=tuple(_claims(said.get("claims", []), {cell.name for cell in cells}, where)),
         figure=Figure.of(said["figure"], f"[figure] in {where}") if "figure" in said else None,
         **found,
     )
@@ -133,6 +146,19 @@ def _table(value: Any, where: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, Mapping) or not value or not all(isinstance(each, Mapping) for each in value.values()):
         raise ValueError(f"{where} is {value!r}; it must hold tables, such as name = {{ algorithm = 'fedavg' }}")
     return {str(name): dict(each) for name, each in value.items()}
+
+
+def _claims(said: Any, cells: Collection[str], where: str) -> Iterator[Claim]:
+    """The claims of a file, which are about cells that it has."""
+    hints = typing.get_type_hints(Claim)
+    for k, each in enumerate(said, 1):
+        place = f"claim {k} in {where}"
+        if not isinstance(each, Mapping) or not {"says", "more", "less"} <= set(each) <= set(hints):
+            raise ValueError(f"{place} is {each!r}; write says, more and less, and by where a margin is claimed")
+        for key in ("more", "less"):
+            if each[key] not in cells:
+                raise ValueError(f"{key} of {place} is {each[key]!r}, which is no cell{nearest(str(each[key]), cells)}")
+        yield Claim(**{key: check(value, hints[key], f"{key} of {place}") for key, value in each.items()})
 
 
 def _cell(
