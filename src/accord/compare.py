@@ -45,12 +45,21 @@ def cells(base: Experiment, algorithms: Sequence[str], seeds: int, out: Path) ->
     twice = [text for k, text in enumerate(algorithms) if text in algorithms[:k]]
     if twice:
         raise ValueError(f"{twice[0]!r} is given twice: name each algorithm once")
-    slugs = unique([re.sub(r"[^a-z0-9.]+", "-", text.lower())[:60].strip("-.") or "algorithm" for text in algorithms])
+    slugs = unique([slug(text) for text in algorithms])
     return [
         Cell(dataclasses.replace(base, algorithm=text, name=text, seed=base.seed + k), out / slug / f"seed-{base.seed + k}")
         for k in range(seeds)
         for text, slug in zip(algorithms, slugs, strict=True)
     ]
+
+
+def slug(text: str, length: int = 60) -> str:
+    """A text as the name of a folder.
+
+    >>> slug("fedavg + constrain(center=False)"), slug("..")
+    ('fedavg-constrain-center-false', 'algorithm')
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower())[:length].strip("-.") or "algorithm"
 
 
 def unique(slugs: Sequence[str]) -> list[str]:

@@ -70,14 +70,13 @@ class Screen:
         for each in line["rejected"]:
             self.err.print(Text(f"round {line['round']}: client {each['client']} left out: it {each['reason']}", style="yellow"))
 
-    def plan(self, planned: Sequence[Cell]) -> None:
-        """These runs are about to begin."""
+    def plan(self, planned: Sequence[Cell], what: str = "") -> None:
+        """These runs are about to begin; `what` they are, where they are no comparison on one set-up."""
         self._total = sum(cell.experiment.rounds for cell in planned)
         first = planned[0].experiment
         algorithms = len({cell.experiment.name for cell in planned})
         runs = f"{algorithms} algorithms, {len(planned) // algorithms} seeds"
-        what = f"{runs}: {first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"
-        self.err.print(Text(what))
+        self.err.print(Text(what or f"{runs}: {first.data}, {first.split}, {first.clients} clients, {first.rounds} rounds"))
         self.bars.start()
         self._task = self.bars.add_task("rounds", total=self._total, said="")
 

@@ -82,7 +82,7 @@ class Run:
         rounds = [{key: row[key] for key in row if key not in ("clients", "absent")} for row in self.rounds]
         held = {key: getattr(self, key) for key in ("name", "seed", "experiment", "result", "environment", "federation", "analysis")}
         held["result"] = {key: value for key, value in self.result.items() if key != "out"}
-        return {**held, "rounds": _short(rounds), "analysis": _short(held["analysis"])}
+        return {**held, "rounds": rounds, "analysis": _short(held["analysis"])}
 
     def evaluations(self, kind: str) -> tuple[tuple[int, Record], ...]:
         """The evaluated rounds that have this kind of evaluation: `global`, `local`, `personal` or `new`."""
@@ -173,7 +173,7 @@ def by_round(points: Iterable[tuple[int, Value]]) -> dict[int, list[Value]]:
 
 
 def _short(value: Any) -> Any:
-    """The same value with its numbers to six decimals."""
+    """The same value with its numbers to six decimals, or five digits where they are small."""
     if isinstance(value, float):
         return round(value, 6) if abs(value) >= 0.01 else float(f"{value:.5g}")
     if isinstance(value, Mapping):

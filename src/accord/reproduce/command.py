@@ -15,7 +15,8 @@ from accord.experiment import checked
 from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
 from accord.reproduce.figures import draw
 from accord.reproduce.outcome import Outcome, markdown, outcomes, reasons, table
-from accord.reproduce.play import absent, plan, play
+from accord.reproduce.play import Plan, absent, plan, play
+from accord.reproduce.publish import draw_kept, keep
 from accord.reproduce.study import Study, load, places
 from accord.run import make
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="where the results go (default: runs/reproduce): DIR/ID, and DIR/cells with every run, which is kept and used again",
 )
+@click.option("--publish", metavar="DIR", help="run nothing: keep what is finished as JSON files in DIR, and draw the page of all in it")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
 def reproduce_command(
     study: str | None,
@@ -48,9 +50,13 @@ def reproduce_command(
     data_dir: str,
     workers: str,
     out: str | None,
+    publish: str | None,
     as_json: bool,
 ) -> None:
     """Run a table or a figure of a paper again, and print the paper's numbers beside the measured ones."""
+    if study is None and publish is not None:
+        draw_kept(Path(publish))
+        return
     if listed or study is None:
         show_list([study] if study else sorted(places()), data_dir, as_json)
         return
@@ -60,22 +66,30 @@ def reproduce_command(
     chosen = load(study)
     root = Path(out) if out else Path("runs") / "reproduce"
     folder = root / chosen.id
-    asked = {"rounds": rounds, "data_fraction": data_fraction, "workers": workers}
-    given: dict[str, Any] = {
-        key: checked({key: literal(key, value)}, "the flags")[key] for key, value in asked.items() if value is not None
-    }
+    given = {key: literal(key, value) for key, value in (("rounds", rounds), ("data_fraction", data_fraction)) if value is not None}
     count = None if seeds is None else check(literal("rounds", seeds), Count, "--seeds")
-    beside = given.pop("workers")
-    planned = plan(chosen, root / "cells", cells=cells, seeds=count, data_dir=data_dir, **given)
+    flags = {"cells": cells, "seeds": count, **{key: checked({key: value}, "the flags")[key] for key, value in given.items()}}
+    beside = checked({"workers": literal("workers", workers)}, "the flags")["workers"]
+    planned = plan(chosen, root / "cells", data_dir=data_dir, **flags)
     make(root / "cells")
     make(folder)
     with Screen(as_json) as screen:
-        screen.err.print(f"{chosen.id}: {chosen.title}. {chosen.shows}", soft_wrap=True)
-        if planned.jobs:
-            screen.plan(planned.jobs)
-        play(planned, workers=beside, watch=screen.cell, analysed=analyse)
-        screen.stop()
+        if publish is None:
+            _run(planned, beside, screen)
+        else:
+            screen.err.print(f"{keep(planned, Path(publish), flags)} runs of {chosen.id} kept in {publish}", markup=False)
+            draw_kept(Path(publish))
         tell(chosen, outcomes(planned), folder, screen, as_json)
+
+
+def _run(planned: Plan, workers: int, screen: Screen) -> None:
+    """Run what is not finished."""
+    study, done = planned.study, sum(finished(job.folder) is not None for job in planned.jobs)
+    screen.err.print(f"{study.id}: {study.title}. {study.shows}", soft_wrap=True, markup=False)
+    if planned.jobs:
+        screen.plan(planned.jobs, f"{len(planned.jobs)} runs for {len(planned.cells)} cells, {done} of them finished already")
+    play(planned, workers=workers, watch=screen.cell, analysed=analyse)
+    screen.stop()
 
 
 def tell(study: Study, found: list[Outcome], folder: Path, screen: Screen, as_json: bool) -> None:

@@ -21,23 +21,26 @@ from accord.reproduce.verdict import verdicts
 
 _WIDTH = 900  # pixels of a picture
 INDEX = "study.json"
+CELLS = "cells"
 PAGE = "index.md"
 
 
 def keep(planned: Plan, root: Path, flags: Mapping[str, Any]) -> int:
-    """Copy every finished run of a plan into the repository's folder, and note by which flags it was planned; returns how many there are."""
-    folder, count = root / planned.study.id, 0
+    """Copy the finished runs of a plan into the repository's folder, and note by which flags it was planned; returns how many there are."""
+    study, count = planned.study, 0
     for job in planned.jobs:
         run = finished(job.folder)
         if run is not None:
-            place = (folder / job.folder.parent.name / job.folder.name).with_suffix(KEPT)
+            place = (root / CELLS / job.folder.parent.name / job.folder.name).with_suffix(KEPT)
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(run.kept(), separators=(",", ":")) + "\n")
             count += 1
     if count:
+        folder = root / study.id
         known = _flags(folder)
         asked = {key: value for key, value in flags.items() if value is not None}
-        write_atomically(folder / INDEX, json.dumps({"id": planned.study.id, "kept": [*(k for k in known if k != asked), asked]}) + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / INDEX, json.dumps({"id": study.id, "kept": [*(k for k in known if k != asked), asked]}) + "\n")
     return count
 
 
@@ -52,7 +55,7 @@ def kept(root: Path) -> dict[str, list[Outcome]]:
     for index in sorted(root.glob(f"*/*/{INDEX}")):
         name = json.loads(index.read_text(encoding="utf-8"))["id"]
         study = load(name)
-        options = [outcomes(plan(study, index.parent, lacks=_absent, **flags)) for flags in _flags(index.parent)]
+        options = [outcomes(plan(study, root / CELLS, lacks=_absent, **flags)) for flags in _flags(index.parent)]
         every = [each for option in options for each in option]
         best = {each.cell.name: each for each in sorted(every, key=lambda each: (bool(each.values), each.rounds, len(each.values)))}
         found[name] = [best[cell.name] for cell in study.cells if cell.name in best and best[cell.name].values]
