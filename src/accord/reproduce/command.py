@@ -14,7 +14,7 @@ from accord.checkpoint import write_atomically
 from accord.experiment import checked
 from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
 from accord.reproduce.figures import draw
-from accord.reproduce.outcome import Outcome, markdown, outcomes, reasons, table
+from accord.reproduce.outcome import Outcome, finished, markdown, outcomes, reasons, table
 from accord.reproduce.play import Plan, absent, plan, play
 from accord.reproduce.publish import draw_kept, keep
 from accord.reproduce.study import Study, load, places
