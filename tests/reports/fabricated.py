@@ -11,9 +11,18 @@ CLASSES = 10
 
 
 def write_run(
-    path: Path, name: str, seed: int, *, lift: float = 0.0, rounds: int = 20, every: int = 2, finished: bool = True, **keys: Any
+    path: Path,
+    name: str,
+    seed: int,
+    *,
+    lift: float = 0.0,
+    rounds: int = 20,
+    every: int = 2,
+    finished: bool = True,
+    track: bool = False,
+    **keys: Any,
 ) -> Path:
-    """One run directory whose accuracy climbs to about 0.7 + lift."""
+    """One run directory whose accuracy climbs to about 0.7 + lift; with `track`, with drift and knowledge in every round."""
     path.mkdir(parents=True, exist_ok=True)
     draw = random.Random(f"{name}/{seed}")
     experiment = {"algorithm": f"{name}()", "name": name, "data": "digits", "split": "dirichlet(0.1)", "clients": 20, "model": "mlp"}
@@ -21,6 +30,9 @@ def write_run(
     (path / "experiment.toml").write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in experiment.items()))
     shared = random.Random(seed).uniform(-0.03, 0.03)
     rows = [_round(r, rounds, every, lift + shared, draw) for r in range(1, (rounds if finished else rounds // 2) + 1)]
+    if track:
+        experiment["track"] = ["drift", "knowledge"]
+        rows = [row | tracked(row["round"], seed, lift, draw) for row in rows]
     (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     counts = [[draw.choice([0, 0, 0, 5, 30, 80]) for _ in range(CLASSES)] for _ in range(20)]
     federation = {"counts": counts, "population": 20, "classes": CLASSES, "fingerprint": f"f00d{seed}", "heterogeneity": 0.71}
@@ -43,6 +55,18 @@ def _round(r: int, rounds: int, every: int, lift: float, draw: random.Random) ->
     return row
 
 
+def tracked(r: int, seed: int, lift: float, draw: random.Random) -> dict[str, Any]:
+    """What tracking adds to a round's record."""
+    fall, noise = 0.95**r, lambda: draw.uniform(0.9, 1.1)
+    names = ("gradient_variance", "consistency", "consistency_dev", "divergence", "divergence_locals", "proximal_loss")
+    drift: dict[str, Any] = {name: (place + 1 - 2 * lift) * fall * noise() for place, name in enumerate(names)}
+    drift |= {"diversity": 1.5 + lift * noise(), "orthogonality": 0.4 * fall - lift, "norm": [10 + r / 10, 10.1 + r / 10, 10.3 + r / 10]}
+    drift |= {"cosine": [1.0, 1 - 0.01 * fall, 1 - 0.02 * fall], "lambda": {f"layer{k}.weight": 0.1 * (k + 1) + seed for k in range(6)}}
+    accuracies = [draw.uniform(0.2, 0.5) for _ in range(5)]
+    mean = sum(accuracies) / 5
+    return {"drift": drift, "knowledge": {"mean": mean, "spread": 0.07, "accuracies": accuracies}}
+
+
 def _result(path: Path, name: str, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     last = rows[-1]["evaluation"]
     result = {"algorithm": name, "recipe": f"{name}()", "digest": f"{seed:02d}" * 32, "accuracy": last["global"]["accuracy"]}
@@ -56,12 +80,14 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def write_comparison(path: Path, lifts: dict[str, float], seeds: tuple[int, ...] = (0, 1, 2), target: float | None = None) -> Path:
+def write_comparison(
+    path: Path, lifts: dict[str, float], seeds: tuple[int, ...] = (0, 1, 2), target: float | None = None, **keys: Any
+) -> Path:
     """A comparison of made-up algorithms, each with its lift over 0.7."""
     runs = {name: [f"runs/{i}-{seed}" for seed in seeds] for i, name in enumerate(lifts)}
     for name, places in runs.items():
         for seed, place in zip(seeds, places, strict=True):
-            write_run(path / place, name, seed, lift=lifts[name])
+            write_run(path / place, name, seed, lift=lifts[name], **keys)
     plan = {"algorithms": list(lifts), "seeds": list(seeds), "runs": runs, "target": target, "set_up": {"data": "digits"}}
     write_json(path / "comparison.json", plan)
     return path

@@ -27,7 +27,7 @@ def keys(comparison: Comparison) -> list[str]:
 def test_a_comparison_has_every_figure(comparison: Comparison) -> None:
     assert keys(comparison) == [
         *("curves", "forest", "rounds", "bytes", "loss", "spread-local", "spread-personal"),
-        *("classes-0", "classes-1", "classes-2", "split-0", "split-1", "split-2"),
+        *("classes-0", "classes-1", "classes-2", "split-0", "split-1", "split-2", "forgetting"),
     ]
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from accord.reports.drift import drifts, forgetting, knowledge
+from accord.reports.lines import add, legend
 from accord.reports.maps import class_maps, splits
 from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol
 from accord.reports.record import Comparison, by_round, number
@@ -38,34 +40,7 @@ def curves(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         runs = comparison.shown(row.algorithm)
         measured = [run.curve(comparison.kind) for run in runs]
         at = by_round((r, a) for curve in measured for r, a in zip(curve.rounds, curve.accuracy, strict=True))
-        if not at:
-            continue
-        x = list(at)
-        low, high = [min(at[r]) for r in x], [max(at[r]) for r in x]
-        name = label(row.algorithm) + ("" if any(run.finished for run in runs) else " (unfinished)")
-        if len(runs) > 1:
-            drawn.add_scatter(
-                x=x + x[::-1],
-                y=high + low[::-1],
-                fill="toself",
-                fillcolor=colour(place, 0.15),
-                line={"width": 0},
-                mode="lines",
-                hoverinfo="skip",
-                legendgroup=str(place),
-                showlegend=False,
-                name=name,
-            )
-        drawn.add_scatter(
-            x=x,
-            y=[mean(at[r]) for r in x],
-            customdata=list(zip(low, high, strict=True)),
-            mode="lines+markers" if len(x) < 3 else "lines",
-            line=line(place),
-            name=name,
-            legendgroup=str(place),
-            hovertemplate="%{y:.2%}" + (" (%{customdata[0]:.2%} to %{customdata[1]:.2%})" if len(runs) > 1 else ""),
-        )
+        add(drawn, place, at, legend(row, runs), ".2%", band=len(runs) > 1)
     if drawn.data:
         band = " Lines are means over seeds; bands reach from the lowest to the highest seed." if len(comparison.seeds) > 1 else ""
         yield Picture("curves", "Accuracy over rounds", f"Accuracy of {KINDS[comparison.kind]} at every evaluated round.{band}", drawn)
@@ -216,4 +191,7 @@ def spreads(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         yield Picture(f"spread-{kind}", f"Spread over clients ({kind})", caption, drawn, wide=False)
 
 
-FIGURES: tuple[Draw, ...] = (curves, forest, rounds_to_target, bytes_against_accuracy, losses, spreads, class_maps, splits)
+FIGURES: tuple[Draw, ...] = (
+    *(curves, forest, rounds_to_target, bytes_against_accuracy, losses, spreads, class_maps, splits),
+    *(forgetting, knowledge, drifts),
+)

@@ -16,6 +16,7 @@ import tomli_w
 Record: TypeAlias = Mapping[str, Any]
 KEPT = ".json"  # what the name of a kept run ends with
 Value = TypeVar("Value")
+Round = TypeVar("Round", int, float)
 
 
 @dataclass(frozen=True)
@@ -160,13 +161,13 @@ def headline(evaluation: object) -> float | None:
     return number(evaluation.get("accuracy", evaluation.get("mean")))
 
 
-def by_round(points: Iterable[tuple[int, Value]]) -> dict[int, list[Value]]:
+def by_round(points: Iterable[tuple[Round, Value]]) -> dict[Round, list[Value]]:
     """What several runs have at each round, in the order of the rounds.
 
     >>> by_round([(2, "a"), (1, "b"), (2, "c")])
     {1: ['b'], 2: ['a', 'c']}
     """
-    at: dict[int, list[Value]] = {}
+    at: dict[Round, list[Value]] = {}
     for r, value in sorted(points, key=lambda point: point[0]):
         at.setdefault(r, []).append(value)
     return at
