@@ -29,16 +29,18 @@ def test_a_column_adds_to_what_stands_in(tmp_path: Path) -> None:
     planned = plan(study(), tmp_path)
     runs = {name: jobs[0].experiment for name, jobs in planned.runs.items()}
     assert {name: (run.data, run.clients) for name, run in runs.items()} == {"a | natural": ("digits", 9), "a | iid": ("digits", 4)}
-    assert planned.stood_in == {"a | natural", "a | iid"} and not planned.missing
+    assert planned.stood_in == {"a | natural", "a | iid"}
+    assert not planned.missing
 
 
 def test_without_a_stand_in_the_cell_is_missing(tmp_path: Path) -> None:
     planned = plan(study(stand_in={}, columns={"natural": {}, "iid": {"stand_in": {"data": "digits"}}}), tmp_path)
-    assert list(planned.missing) == ["a | natural"] and list(planned.runs) == ["a | iid"]
+    assert list(planned.missing) == ["a | natural"]
+    assert list(planned.runs) == ["a | iid"]
 
 
 def test_what_stands_in_is_checked_when_the_study_is_read() -> None:
-    with pytest.raises(ValueError, match="'client' in stand_in of cell 'a | iid'"):
+    with pytest.raises(ValueError, match=r"'client' in stand_in of cell 'a \| iid'"):
         study(columns={"natural": {}, "iid": {"stand_in": {"client": 4}}})
 
 

@@ -77,7 +77,7 @@ def _panel(picture: Picture, place: int, column: str) -> Picture:
 
 def measured(study: Study, found: Sequence[Outcome]) -> Iterator[Picture]:
     """The cells' numbers over the columns, one line a row, with the paper's beside them where it prints any."""
-    units = {each.cell.measure.unit for each in found}
+    units = {each.cell.unit for each in found}
     drawn = figure(study.figure.x if study.figure else "", ", ".join(sorted(units)), height=430)
     for place, row in enumerate(study.rows):
         cells = [each for each in found if each.cell.row == row and each.mean is not None]

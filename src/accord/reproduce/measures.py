@@ -97,7 +97,10 @@ class GigabitsTo(Measure):
 
 @named
 class Flops(Measure):
-    """Millions of forward operations of training a sample; with `to`, times the rounds until that accuracy (FedAlign, Tables 5 and 8)."""
+    """Millions of multiply-adds in the forward passes of training on one sample (FedAlign, Table 5).
+
+    With `to` times the rounds until that accuracy, which is what its Table 8 prints. An operation is half a multiply-add.
+    """
 
     unit: ClassVar[str] = "MFLOPs"
     needs: ClassVar[tuple[str, ...]] = ("cost",)
@@ -107,7 +110,7 @@ class Flops(Measure):
     def of(self, run: Run) -> float | None:
         found = Analysis("cost", "forward_flops").of(run)
         rounds = 1 if self.to is None else run.curve().first(self.to)
-        return None if found is None or rounds is None else found * rounds / 1e6
+        return None if found is None or rounds is None else found * rounds / 2e6
 
 
 @named

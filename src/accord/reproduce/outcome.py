@@ -63,7 +63,7 @@ class Outcome:
             "row": self.cell.row,
             "column": self.cell.column,
             "measure": repr(self.cell.measure),
-            "unit": self.cell.measure.unit,
+            "unit": self.cell.unit,
             "paper": self.cell.number,
             "paper_deviation": self.cell.spread,
             "measured": self.mean,
@@ -89,7 +89,10 @@ def outcomes(plan: Plan) -> list[Outcome]:
 def _outcome(plan: Plan, cell: Cell) -> Outcome:
     planned = plan.runs.get(cell.name, ())
     runs = [run for each in planned if (run := finished(each.folder)) is not None]
-    found = {run.seed: value for run in runs if (value := cell.measure.of(run)) is not None and math.isfinite(value)}
+    found = _by_seed(cell, runs)
+    if cell.over:
+        below = _by_seed(cell, [run for each in plan.runs.get(cell.base, ()) if (run := finished(each.folder)) is not None])
+        found = {seed: value / below[seed] for seed, value in found.items() if below.get(seed)}
     experiment = planned[0].experiment if planned else cell.experiment
     reduced = []
     if experiment.rounds < cell.experiment.rounds:
@@ -110,6 +113,11 @@ def _outcome(plan: Plan, cell: Cell) -> Outcome:
         tuple(reduced),
         plan.missing.get(cell.name, ""),
     )
+
+
+def _by_seed(cell: Cell, runs: Sequence[Run]) -> dict[int, float]:
+    """What a cell reads off some runs."""
+    return {run.seed: value for run in runs if (value := cell.measure.of(run)) is not None and math.isfinite(value)}
 
 
 def finished(folder: Path) -> Run | None:

@@ -57,7 +57,8 @@ def plan(
     `'FedAvg*'` that matches a row, a column, or `row | column`. `lacks` says why the runs of an experiment cannot be had, with their
     folder; by default that its data set is absent.
     """
-    chosen = tuple(cell for cell in study.cells if matches(cell, cells))
+    wanted = {name for cell in study.cells if matches(cell, cells) for name in (cell.name, cell.base)}
+    chosen = tuple(cell for cell in study.cells if cell.name in wanted)
     if not chosen:
         raise ValueError(f"no cell of {study.id} matches {cells!r}; its rows are {', '.join(map(repr, study.rows))}")
     runs: dict[str, tuple[Job, ...]] = {}

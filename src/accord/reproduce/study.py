@@ -17,7 +17,7 @@ from accord.recipe import read
 from accord.reproduce.figures import Figure
 from accord.reproduce.measures import Measure
 
-_OWN = ("measure", "plus", "numbers", "spreads", "stand_in")  # what rows and columns say besides an experiment's settings
+_OWN = ("measure", "over", "plus", "numbers", "spreads", "stand_in")  # what rows and columns say besides an experiment's settings
 _ABSENT = "-"  # stands where the table has no cell
 
 
@@ -32,11 +32,22 @@ class Cell:
     number: float | None = None  # the paper's, in the measure's unit
     spread: float | None = None  # the paper's standard deviation
     stand_in: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)  # settings where the paper's data are absent
+    over: str = ""  # the row by whose number in the same column this one is divided, the paper's as well as the measured
 
     @property
     def name(self) -> str:
         """What `--cells` matches and tables call it."""
         return f"{self.row} | {self.column}"
+
+    @property
+    def base(self) -> str:
+        """The name of the cell by whose number this one is divided; empty if by none."""
+        return f"{self.over} | {self.column}" if self.over else ""
+
+    @property
+    def unit(self) -> str:
+        """What its number counts."""
+        return f"x {self.over}" if self.over else self.measure.unit
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
     )
     return Study(
         id=name,
-        cells=cells,
+        cells=tuple(_divided(cell, cells, where) for cell in cells),
         rows=tuple(rows),
         columns=tuple(columns),
         rounds=max((cell.experiment.rounds for cell in cells), default=0),
@@ -177,7 +188,19 @@ def _cell(
     experiment = Experiment(per_round=0, name=row).with_({**settings, "algorithm": text}, place)
     instead = {key: value for each in (base, across, down) for key, value in each.get("stand_in", {}).items()}
     experiment.with_({key: value for key, value in instead.items() if key != "note"}, f"stand_in of {place}")
-    return Cell(row, column, experiment, measure, _number(number, place), _number(spread, place), instead)
+    over = check(said.get("over", ""), str, f"over of {place}")
+    return Cell(row, column, experiment, measure, _number(number, place), _number(spread, place), instead, over)
+
+
+def _divided(cell: Cell, cells: Collection[Cell], where: str) -> Cell:
+    """The cell with the paper's number in units of that of the row it is set over."""
+    if not cell.over:
+        return cell
+    base = next((each for each in cells if each.name == cell.base), None)
+    if base is None:
+        raise ValueError(f"over of cell {cell.name!r} in {where} is {cell.over!r}, which has no cell in this column")
+    said = {key: value for key in ("number", "spread") if (value := getattr(cell, key)) is not None}
+    return dataclasses.replace(cell, **{key: value / base.number for key, value in said.items()}) if base.number else cell
 
 
 def _entry(values: Any, at: int, place: str) -> Any:

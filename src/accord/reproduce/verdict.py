@@ -62,6 +62,6 @@ def verdicts(study: Study, found: Sequence[Outcome]) -> Iterator[Verdict]:
             yield Verdict(claim, (), "")
             continue
         both = sorted(set(more.by_seed) & set(less.by_seed))
-        unit = more.cell.measure.unit.replace("%", "points")
+        unit = more.cell.unit.replace("%", "points")
         differences = tuple(more.by_seed[seed] - less.by_seed[seed] for seed in both)
         yield Verdict(claim, differences, unit, bool(more.reduced or less.reduced))
