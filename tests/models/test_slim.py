@@ -199,7 +199,8 @@ class Weird(nn.Module):
     ("layer", "words"),
     [
         (nn.Conv2d(4, 4, 1, groups=2), "odd of Weird is a Conv2d with groups=2"),
-        (nn.LayerNorm(4), "odd of Weird is a LayerNorm, which cannot be run at a reduced width: the weights must lie in"),
+        (nn.PReLU(), "odd of Weird is a PReLU, which cannot be run at a reduced width: the weights must lie in"),
+        (nn.LayerNorm((2, 4)), r"odd of Weird is a LayerNorm over \(2, 4\), which cannot"),
         (nn.ParameterList([torch.zeros(2)]), "odd of Weird is a ParameterList"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-Init: TypeAlias = Literal["torch", "he", "he_out", "sphere"]
+Init: TypeAlias = Literal["torch", "he", "he_out", "xavier", "sphere"]
 
 
 def initialise(net: nn.Module, init: Init) -> nn.Module:
@@ -18,6 +18,7 @@ def initialise(net: nn.Module, init: Init) -> nn.Module:
     - `he` is N(0, 2 / n_in), and biases are zero (He et al., 2015);
     - `he_out` is N(0, 2 / n_out) for convolutions, whose biases are zero, and torch's draw for the rest, as FedAlign's and
       torchvision's ResNets and FedSOL's VGG have it;
+    - `xavier` is N(0, 2 / (n_in + n_out)), and biases are zero, as in SL-ViT's program (Glorot and Bengio, 2010);
     - `sphere` is torch's draw with every output unit's row centred and brought to the norm sqrt(2), as FedCONST's program has it.
     """
     for module in net.modules():
@@ -25,14 +26,16 @@ def initialise(net: nn.Module, init: Init) -> nn.Module:
             continue
         if init == "he":
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
         elif init == "he_out" and isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif init == "sphere":
-            _sphere(module.weight)
+        elif init == "xavier":
+            nn.init.xavier_normal_(module.weight)
+        else:
+            if init == "sphere":
+                _sphere(module.weight)
+            continue
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
     return net
 
 

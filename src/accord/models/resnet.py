@@ -10,27 +10,14 @@ from torch.nn import functional as F
 
 from accord.check import Count, Fraction
 from accord.flat import Output
+from accord.models.drop import DropRule, survival
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
 from accord.models.project import PROJECTED
 from accord.recipe import named
 
-DropRule: TypeAlias = Literal["code", "paper"]
 Stem: TypeAlias = Literal["cifar", "imagenet"]
-
-
-def survival(blocks: int, last: float, rule: DropRule = "code") -> tuple[float, ...]:
-    """How likely each of L blocks is to be computed in training, falling in a line to `last`, gamma_L.
-
-    `code`: 1 - (l - 1) / (L - 1) (1 - gamma_L) for l = 1 to L, so that the first block always is, as in FedAlign's program;
-    `paper`: 1 - l / L (1 - gamma_L), as in its paper and in Huang et al. 2016.
-
-    >>> survival(3, 0.5), survival(2, 0.5, "paper")
-    ((1.0, 0.75, 0.5), (0.75, 0.5))
-    """
-    steps = [k / max(blocks - 1, 1) if rule == "code" else (k + 1) / blocks for k in range(blocks)]
-    return tuple(1 - step * (1 - last) for step in steps)
 
 
 class Block(nn.Module):
@@ -145,8 +132,8 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(PROJECTED if projection else before, classes, bias)
 
     def forward(self, x: Tensor) -> Output:
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        x = F.max_pool2d(x, 3, 2, 1) if self.shrink else x
+        x = self.bn1(self.conv1(x))
+        x = F.relu(F.max_pool2d(x, 3, 2, 1) if self.shrink else x, inplace=True)
         for name in self.stages:
             x = self.get_submodule(name)(x)
         features = x.mean((2, 3))

@@ -68,6 +68,24 @@ def slimmed(module: nn.Module, width: float, *, stage: bool = False) -> Iterator
                 layer.__dict__["forward"] = own
 
 
+class Joint(nn.Linear):
+    """Several linear layers of one size on one input, without biases, their outputs side by side; each is cut by itself.
+
+    >>> import torch
+    >>> layer = Joint(32, 64, 3)
+    >>> with slimmed(layer, 0.5, stage=True):
+    ...     layer(torch.zeros(2, 16)).shape
+    torch.Size([2, 96])
+    """
+
+    def __init__(self, inputs: int, outputs: int, parts: int) -> None:
+        nn.Linear.__init__(self, inputs, parts * outputs, bias=False)
+        self.parts = parts
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight)
+
+
 class _Narrow:
     """One pass at a reduced width: the layers and what computes them now, and how much the last of them left."""
 
@@ -87,10 +105,13 @@ class _Narrow:
         rule = _RULES.get(type(layer).forward)
         kind, where = type(layer).__name__, f"{name or 'it'} of {type(self.module).__name__}"
         if rule is None:
-            known = "Conv1d to Conv3d, Linear, BatchNorm1d to BatchNorm3d and GroupNorm"
+            known = "Conv1d to Conv3d, Linear, BatchNorm1d to BatchNorm3d, GroupNorm and LayerNorm"
             raise ValueError(f"{where} is a {kind}, which cannot be run at a reduced width: the weights must lie in {known}")
         if getattr(layer, "groups", 1) > 1:
             raise ValueError(f"{where} is a {kind} with groups={layer.groups}, which cannot be run at a reduced width: use groups=1")
+        if len(getattr(layer, "normalized_shape", ())) > 1:
+            over = layer.normalized_shape
+            raise ValueError(f"{where} is a {kind} over {over}, which cannot be run at a reduced width: normalise one dimension")
         return rule
 
     def outputs(self, layer: nn.Module, count: int) -> int:
@@ -115,6 +136,15 @@ class _Narrow:
         n = self.outputs(layer, layer.out_features)
         return F.linear(x, layer.weight[:n, : x.shape[-1]], _first(layer.bias, n))
 
+    def joint(self, layer: Joint, x: Tensor) -> Tensor:
+        each = layer.weight.view(layer.parts, -1, layer.in_features)
+        n = self.outputs(layer, each.shape[1])
+        return F.linear(x, each[:, :n, : x.shape[-1]].reshape(layer.parts * n, x.shape[-1]))
+
+    def layer_norm(self, layer: nn.LayerNorm, x: Tensor) -> Tensor:
+        n = x.shape[-1]
+        return F.layer_norm(x, (n,), _first(layer.weight, n), _first(layer.bias, n), layer.eps)
+
     def batch_norm(self, layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
         n = x.shape[1]
         return F.batch_norm(x, None, None, _first(layer.weight, n), _first(layer.bias, n), training=True, eps=layer.eps)
@@ -125,8 +155,9 @@ class _Narrow:
 
 
 def _computes(layer: nn.Module) -> bool:
-    """Whether a module has weights of its own or is one of the layers that are known here."""
-    return type(layer).forward in _RULES or any(True for _ in layer.parameters(recurse=False))
+    """Whether a module is one of the layers that are known here, or has weights of its own and does not say that it cuts them itself."""
+    own = any(True for _ in layer.parameters(recurse=False)) and not getattr(layer, "any_width", False)
+    return type(layer).forward in _RULES or own
 
 
 def _first(tensor: Tensor | None, n: int) -> Tensor | None:
@@ -136,6 +167,8 @@ def _first(tensor: Tensor | None, n: int) -> Tensor | None:
 _RULES: dict[Callable[..., Tensor], _Rule] = {
     **{kind.forward: _Narrow.convolution for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)},
     nn.Linear.forward: _Narrow.linear,
+    Joint.forward: _Narrow.joint,
+    nn.LayerNorm.forward: _Narrow.layer_norm,
     nn.BatchNorm2d.forward: _Narrow.batch_norm,  # one function for BatchNorm1d to 3d
     nn.GroupNorm.forward: _Narrow.group_norm,
 }
