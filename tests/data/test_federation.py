@@ -142,6 +142,19 @@ def test_groups_turn_their_images():
         federate("digits", "groups(4)", 8)
 
 
+def test_a_group_that_is_left_out_is_what_the_others_are_tested_on():
+    plain = federate("digits(image=True)", "iid", 6, seed=4)
+    turned = federate("digits(image=True)", "groups(4, leave=1)", 6, seed=4)
+    for client, quarters in enumerate((0, 2, 3, 0, 2, 3)):
+        index = turned.clients[client]
+        assert torch.equal(turned.train.x[index], plain.train.x[index].rot90(quarters, (1, 2)))
+    assert torch.equal(turned.test.x, plain.test.x.rot90(1, (1, 2)))
+    assert turned.fingerprint != federate("digits(image=True)", "groups(4, leave=2)", 6, seed=4).fingerprint
+    for wrong in ("groups(4, leave=4)", "groups(1, leave=0)"):
+        with pytest.raises(ValueError, match="leave one of at least two groups"):
+            federate("digits(image=True)", wrong, 6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accord.check import Count
+from accord.check import Count, Whole
 from accord.data.augment import rotated
 from accord.data.partition import Columns, Iid, Lists, Split
 from accord.data.source import Loaded
@@ -25,22 +25,32 @@ class Groups(Split):
     The samples are dealt by `within`. Images are turned once, when the federation is built; the test samples take the
     groups' angles in turn, so the global test set holds every rotation equally often.
 
+    With `leave` the group of that number stays out: the clients belong to the others in turn, and all of the test samples are turned
+    as that group would be (leave-one-domain-out).
+
     >>> from accord.data.groups import Groups
-    >>> Groups(4).angles(6)
-    [0.0, 90.0, 180.0, 270.0, 0.0, 90.0]
+    >>> Groups(4).angles(6), Groups(4, leave=1).angles(4)
+    ([0.0, 90.0, 180.0, 270.0, 0.0, 90.0], [0.0, 180.0, 270.0, 0.0])
     """
 
     count: Count = 4
     angle: float = 90.0
     within: Split = Iid()
+    leave: Whole | None = None
+
+    def __post_init__(self) -> None:
+        if self.leave is not None and (self.leave >= self.count or self.count < 2):
+            raise ValueError(f"groups(count={self.count}, leave={self.leave}): leave one of at least two groups, 0 to {self.count - 1}")
 
     def angles(self, clients: int) -> list[float]:
-        """The angle of every client, or of every test sample."""
-        return [(k % self.count) * self.angle for k in range(clients)]
+        """The angle of every client."""
+        groups = [group for group in range(self.count) if group != self.leave]
+        return [groups[k % len(groups)] * self.angle for k in range(clients)]
 
     def cut(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, columns: Columns) -> Lists:
-        if self.count > clients:
-            raise ValueError(f"groups(count={self.count}) needs at least {self.count} clients, not {clients}: lower count")
+        least = self.count - (self.leave is not None)
+        if least > clients:
+            raise ValueError(f"groups(count={self.count}) needs at least {least} clients, not {clients}: lower count")
         return self.within.cut(labels, clients, rng, columns)
 
     def shift(self, loaded: Loaded, lists: Lists, rng: np.random.RandomState) -> tuple[Loaded, str]:
@@ -50,10 +60,12 @@ class Groups(Split):
         angles = np.zeros(len(loaded.x))
         for own, angle in zip(lists, self.angles(len(lists)), strict=True):
             angles[own] = angle
-        tests = np.zeros(len(loaded.test_x))
-        tests[rng.permutation(len(tests))] = self.angles(len(tests))
+        tests = np.full(len(loaded.test_x), (self.leave or 0) * self.angle)
+        if self.leave is None:
+            tests[rng.permutation(len(tests))] = self.angles(len(tests))
         turned = replace(loaded, x=turn(loaded.x, angles), test_x=turn(loaded.test_x, tests))
-        return turned, f"{self.count} groups of {self.angle:g} degrees"
+        without = "" if self.leave is None else f" without number {self.leave}, which the test samples are"
+        return turned, f"{self.count} groups of {self.angle:g} degrees{without}"
 
 
 def turn(images: Tensor, degrees: NDArray[np.float64]) -> Tensor:

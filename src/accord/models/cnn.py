@@ -15,7 +15,7 @@ from accord.recipe import named
 
 
 class ConvNet(nn.Module):
-    """Two convolutions of 5x5, each with max-pooling and ReLU, a hidden layer and the head.
+    """Two convolutions of 5x5, each with max-pooling and ReLU, a hidden layer (none where `hidden` is 0) and the head.
 
     Pooling comes before ReLU, which gives the same numbers for a quarter of the work.
 
@@ -48,15 +48,15 @@ class ConvNet(nn.Module):
         self.norm2 = normalise(norm, 64)
         for _ in range(2):
             high, wide = ((side + 2 * padding - 4) // 2 for side in (high, wide))
-        self.hidden = nn.Linear(64 * high * wide, hidden, bias)
-        self.project, features = project(projection, hidden, bias)
+        self.hidden = nn.Linear(64 * high * wide, hidden, bias) if hidden else None
+        self.project, features = project(projection, hidden or 64 * high * wide, bias)
         self.head = nn.Linear(features, classes, bias)
 
     def forward(self, x: Tensor) -> Output:
         x = x if self.repeat == 1 else x.expand(-1, self.repeat, -1, -1)
         x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
         x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
-        features = self.project(F.relu(self.hidden(x.flatten(1)), inplace=True))
+        features = self.project(x.flatten(1) if self.hidden is None else F.relu(self.hidden(x.flatten(1)), inplace=True))
         return Output(self.head(features), features)
 
 
@@ -65,6 +65,8 @@ class Cnn(Model):
     """McMahan et al. 2017: 32 and 64 filters of 5x5 and 512 hidden units; grey images are read as three equal channels.
 
     `norm` stands behind each convolution, `projection` puts MOON's two layers before the head, whose result are the features.
+    With `hidden=0` the head reads what the convolutions give, so that FedOptz's model of FedSR is
+    `stochastic(of=cnn(padding=0, hidden=0, rgb=False), width=1024, logits=direct)`.
 
     >>> from accord.models.cnn import Cnn
     >>> [sum(p.numel() for p in Cnn().build(shape, 10).parameters()) for shape in ((3, 32, 32), (1, 28, 28))]
@@ -72,7 +74,7 @@ class Cnn(Model):
     """
 
     padding: Whole = 2
-    hidden: Count = 512
+    hidden: Whole = 512
     rgb: bool = True
     init: Init = "torch"
     norm: Norm = "none"

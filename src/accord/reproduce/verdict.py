@@ -57,11 +57,12 @@ def verdicts(study: Study, found: Sequence[Outcome]) -> Iterator[Verdict]:
     """The verdicts on a study's claims, in its order."""
     by_name = {each.cell.name: each for each in found}
     for claim in study.claims:
-        more, less = by_name.get(claim.more), by_name.get(claim.less)
-        if more is None or less is None:
+        named = [by_name.get(side) for side in (claim.more, claim.less) if isinstance(side, str)]
+        about = [each for each in named if each is not None]
+        if len(about) < len(named):
             yield Verdict(claim, (), "")
             continue
-        both = sorted(set(more.by_seed) & set(less.by_seed))
-        unit = more.cell.unit.replace("%", "points")
-        differences = tuple(more.by_seed[seed] - less.by_seed[seed] for seed in both)
-        yield Verdict(claim, differences, unit, bool(more.reduced or less.reduced))
+        seeds = sorted(set.intersection(*(set(each.by_seed) for each in about)))
+        more, less = ([by_name[side].by_seed[k] if isinstance(side, str) else side for k in seeds] for side in (claim.more, claim.less))
+        unit = about[0].cell.unit.replace("%", "points")
+        yield Verdict(claim, tuple(a - b for a, b in zip(more, less, strict=True)), unit, any(each.reduced for each in about))
