@@ -12,7 +12,7 @@ import pytest
 from accord.compare import side_by_side
 from accord.experiment import read_file
 from accord.reports.record import read_run
-from accord.reproduce.outcome import outcomes
+from accord.reproduce.outcome import Outcome, outcomes
 from accord.reproduce.play import plan
 from accord.reproduce.publish import INDEX, PAGE, draw_kept, fingerprint, keep, kept, page, svg
 from accord.reproduce.study import Claim, Study, expand
@@ -105,6 +105,15 @@ def test_a_claim_without_runs_is_not_tested_and_one_about_no_cell_is_refused(stu
     said = {"title": "T", "kind": "table", "shows": "x", "columns": {"b": {}}, "rows": {"Three": {"algorithm": "fedavg"}}}
     with pytest.raises(ValueError, match=r"less of claim 1 in here is 'Thre \| b', which is no cell \(did you mean 'Three \| b'\?\)"):
         expand("x/y", said | {"claims": [{"says": "s", "more": "Three | b", "less": "Thre | b"}]}, "here")
+
+
+def test_a_claim_may_name_a_number_on_one_side() -> None:
+    said = {"title": "T", "kind": "table", "shows": "x", "columns": {"b": {}}, "rows": {"a": {"algorithm": "fedavg"}}}
+    one = expand("x/y", said | {"claims": [{"says": "s", "more": "a | b", "less": 0}, {"says": "s", "more": 70, "less": "a | b"}]}, "here")
+    measured = Outcome(one.cells[0], (), {0: 60.0, 1: 62.0}, 1, "digits", ())
+    assert [v.differences for v in verdicts(one, [measured])] == [(60.0, 62.0), (10.0, 8.0)]
+    with pytest.raises(ValueError, match="less of claim 1 in here is 1, which is no cell"):
+        expand("x/y", said | {"claims": [{"says": "s", "more": 0, "less": 1}]}, "here")
 
 
 def test_a_margin_is_part_of_a_claim(study: Study) -> None:

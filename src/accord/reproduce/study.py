@@ -167,7 +167,7 @@ def _claims(said: Any, cells: Collection[str], where: str) -> Iterator[Claim]:
         if not isinstance(each, Mapping) or not {"says", "more", "less"} <= set(each) <= set(hints):
             raise ValueError(f"{place} is {each!r}; write says, more and less, and by where a margin is claimed")
         for key in ("more", "less"):
-            if each[key] not in cells and (isinstance(each[key], str) or key == "less" and not isinstance(each["more"], str)):
+            if each[key] not in cells and (isinstance(each[key], str) or (key == "less" and not isinstance(each["more"], str))):
                 raise ValueError(f"{key} of {place} is {each[key]!r}, which is no cell{nearest(str(each[key]), cells)}")
         yield Claim(**{key: check(value, hints[key], f"{key} of {place}") for key, value in each.items()})
 
