@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -42,7 +44,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     lifts = {"fedavg": 0.0, "fedsol + constrain": 0.1, "scaffold": 0.003, "fedprox": -0.08}
-    write_page(load(write_comparison(folder / "c", lifts)), folder / "comparison.html")
+    write_page(load(write_comparison(folder / "c", lifts, track=True)), folder / "comparison.html")
     write_page(load(write_run(folder / "r", "fedavg", 0)), folder / "run.html")
     hostile = load(write_comparison(folder / "h", dict.fromkeys(HOSTILE, 0.0), seeds=(0, 1)))
     write_page(hostile, folder / "hostile.html", title="<script>window.hacked = 1</script>")
@@ -100,7 +102,7 @@ def test_the_page_is_readable(browser: Any, folder: Path, width: int, theme: str
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     over = "return [...document.querySelectorAll('.plot')].filter(p => p.scrollWidth > p.clientWidth + 1).map(p => p.id)"
     assert browser.execute_script(over) == []
-    small = """return [...document.querySelectorAll('h1, h2, h3, p, li, th, td, summary, code, button, .plot text')]
+    small = """return [...document.querySelectorAll('h1, h2, h3, h4, p, li, th, td, summary, code, button, .plot text')]
         .filter(e => e.textContent.trim() && e.getClientRects().length && parseFloat(getComputedStyle(e).fontSize) < 12)
         .map(e => e.textContent)"""
     assert browser.execute_script(small) == []
@@ -154,6 +156,37 @@ def test_a_click_in_the_legend_hides_the_series_with_its_band(browser: Any, fold
     wait(browser, f"{traces} === {before}")
 
 
+def test_a_switch_hides_an_algorithm_in_every_figure(browser: Any, folder: Path) -> None:
+    show(browser, folder / "comparison.html")
+    of = "p.data.map((t, n) => [t.meta === 'fedprox', p._fullData[n].visible])"
+    hidden = f"[...document.querySelectorAll('.plot')].flatMap(p => {of}).every(([own, shown]) => own === (shown !== true))"
+    switch = browser.find_element("css selector", "button.switch[value='fedprox']")
+    switch.click()
+    wait(browser, hidden)
+    assert browser.execute_script("return [...document.querySelectorAll('figure[hidden]')].map(f => f.dataset.of)") == ["fedprox"]
+    assert switch.get_attribute("aria-pressed") == "false"
+    switch.click()
+    wait(browser, "[...document.querySelectorAll('.plot')].every(p => p._fullData.every(t => t.visible === true))")
+    assert browser.execute_script("return document.querySelectorAll('figure[hidden]').length") == 0
+
+
+def test_every_table_can_be_taken_away(browser: Any, folder: Path) -> None:
+    show(browser, folder / "comparison.html")
+    lacking = """return [...document.querySelectorAll('table:not(.results)')].filter(t => {
+        const names = [...t.closest('.scroll').nextElementSibling.querySelectorAll('a[download]')].map(a => a.download.split('.').pop());
+        return names.join() !== 'md,tex,csv'; }).length"""
+    assert browser.execute_script("return document.querySelectorAll('table:not(.results)').length") >= 4
+    assert browser.execute_script(lacking) == 0
+    text = browser.execute_script(
+        "return decodeURIComponent(document.querySelector('a[download=\"runs.csv\"]').href.split(',').slice(1).join(','))"
+    )
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [line["Seed"] for line in lines] == ["0", "1", "2"] * 4
+    runs = load(folder / "c").all_runs
+    assert [float(line["Accuracy, %"]) / 100 for line in lines] == pytest.approx([run.accuracy for run in runs])
+    assert [line["Digest of the weights"] for line in lines] == [run.result["digest"] for run in runs]
+
+
 def test_hovering_reads_values(browser: Any, folder: Path) -> None:
     from selenium.webdriver import ActionChains
 
@@ -195,7 +228,7 @@ def test_structure_can_be_heard(browser: Any, folder: Path) -> None:
     assert browser.execute_script(unnamed) == 0
     assert browser.execute_script("return document.querySelectorAll('table:not(:has(caption))').length") == 0
     assert browser.execute_script("return [...document.querySelectorAll('.plot')].filter(p => !p.ariaLabel).length") == 0
-    doubled = """const ids = [...document.querySelectorAll('h2[id], h3[id], pre[id], p[id], div[id], script[id]')].map(e => e.id);
+    doubled = """const ids = [...document.querySelectorAll('h2[id], h3[id], h4[id], pre[id], p[id], div[id], script[id]')].map(e => e.id);
         return ids.filter((id, n) => ids.indexOf(id) !== n)"""
     assert browser.execute_script(doubled) == []
 

@@ -133,6 +133,7 @@ def _scales(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
                 marker={"symbol": symbol(place), "size": 7},
                 name=label(row.algorithm),
                 legendgroup=str(place),
+                meta=row.algorithm,
                 hovertemplate="%{x}: %{y:.4g}",
             )
     if drawn.data:
@@ -154,7 +155,7 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         if not known:
             continue
         ends = [(max(0.0, m - spread[r]), min(1.0, m + spread[r])) for r, m in known.items()]
-        add_band(drawn, place, list(known), [low for low, _ in ends], [high for _, high in ends], legend(row, runs))
+        add_band(drawn, place, row, list(known), [low for low, _ in ends], [high for _, high in ends])
         drawn.add_scatter(
             x=list(known),
             y=list(known.values()),
@@ -163,6 +164,7 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             line=line(place),
             name=f"{legend(row, runs)}, local models",
             legendgroup=str(place),
+            meta=row.algorithm,
             hovertemplate="%{y:.2%} ± %{customdata:.2%}",
         )
         server = by_round(pair for run in runs for pair in zip(run.curve().rounds, run.curve().accuracy, strict=True))
@@ -173,7 +175,8 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             line={"color": colour(place), "width": 1},
             marker={"symbol": f"{symbol(place)}-open", "size": 5},
             name=f"{legend(row, runs)}, server",
-            legendgroup=f"server {place}",
+            legendgroup=f"{place} server",
+            meta=row.algorithm,
             hovertemplate="%{y:.2%}",
         )
     if drawn.data:

@@ -24,7 +24,7 @@ def over_rounds(comparison: Comparison, rows: Sequence[Row], points: Callable[[R
     drawn = figure("round", axis, height=400 + 6 * len(rows), hover="x unified")
     for place, row in enumerate(rows):
         runs = comparison.shown(row.algorithm)
-        add(drawn, place, by_round(point for run in runs for point in points(run)), legend(row, runs), form, band=len(runs) > 1)
+        add(drawn, place, row, runs, by_round(point for run in runs for point in points(run)), form)
     return drawn
 
 
@@ -33,27 +33,28 @@ def legend(row: Row, runs: Sequence[Run]) -> str:
     return label(row.algorithm) + ("" if any(run.finished for run in runs) else " (unfinished)")
 
 
-def add(drawn: Figure, place: int, at: Mapping[Round, Sequence[float]], called: str, form: str, *, band: bool) -> None:
-    """Add the line of one algorithm, and its band; nothing of nothing."""
-    x = list(at)
+def add(drawn: Figure, place: int, row: Row, runs: Sequence[Run], at: Mapping[Round, Sequence[float]], form: str) -> None:
+    """Add the line of one algorithm, and its band where it has several runs; nothing of nothing."""
+    x, band = list(at), len(runs) > 1
     if not x:
         return
     low, high = [min(at[r]) for r in x], [max(at[r]) for r in x]
     if band:
-        add_band(drawn, place, x, low, high, called)
+        add_band(drawn, place, row, x, low, high)
     drawn.add_scatter(
         x=x,
         y=[mean(at[r]) for r in x],
         customdata=list(zip(low, high, strict=True)),
         mode="lines+markers" if len(x) < 3 else "lines",
         line=line(place),
-        name=called,
+        name=legend(row, runs),
         legendgroup=str(place),
+        meta=row.algorithm,
         hovertemplate=f"%{{y:{form}}}" + (f" (%{{customdata[0]:{form}}} to %{{customdata[1]:{form}}})" if band else ""),
     )
 
 
-def add_band(drawn: Figure, place: int, x: Sequence[float], low: Sequence[float], high: Sequence[float], called: str) -> None:
+def add_band(drawn: Figure, place: int, row: Row, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
     """Add a band between two lines, which the legend switches with the line of the same place."""
     drawn.add_scatter(
         x=[*x, *reversed(x)],
@@ -65,5 +66,6 @@ def add_band(drawn: Figure, place: int, x: Sequence[float], low: Sequence[float]
         hoverinfo="skip",
         legendgroup=str(place),
         showlegend=False,
-        name=called,
+        name=label(row.algorithm),
+        meta=row.algorithm,
     )

@@ -42,7 +42,7 @@ def class_maps(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]
         caption = (
             "Accuracy of the server's model on every class of the global test set; mean over seeds. Empty: the class has no test sample."
         )
-        yield Picture(f"classes-{place}", f"Accuracy by class: {row.algorithm}", caption, drawn, wide=False)
+        yield Picture(f"classes-{place}", f"Accuracy by class: {row.algorithm}", caption, drawn, wide=False, of=row.algorithm)
 
 
 def splits(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:

@@ -22,9 +22,9 @@
     button.setAttribute("aria-pressed", String(dark));
   };
 
-  const paint = () => {
+  const paint = (size = {}) => {
     label();
-    for (const plot of plots) Plotly.relayout(plot, colours());
+    for (const plot of plots) Plotly.relayout(plot, { ...colours(), ...size });
   };
 
   for (const plot of plots) {
@@ -38,20 +38,34 @@
     root.dataset.theme = isDark() ? "light" : "dark";
     paint();
   });
-  preference.addEventListener("change", paint);
+  preference.addEventListener("change", () => paint());
 
   let before;
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
     root.dataset.theme = "light";
-    paint();
-    for (const plot of plots) Plotly.relayout(plot, { width: paper });
+    paint({ width: paper });
   });
   window.addEventListener("afterprint", () => {
     if (before) root.dataset.theme = before; else delete root.dataset.theme;
-    paint();
-    for (const plot of plots) Plotly.relayout(plot, { width: null, autosize: true });
+    paint({ width: null, autosize: true });
   });
+
+  for (const button of document.querySelectorAll("button.switch")) {
+    button.addEventListener("click", () => {
+      const shown = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(shown));
+      for (const figure of document.querySelectorAll("figure[data-of]")) {
+        if (figure.dataset.of !== button.value) continue;
+        figure.hidden = !shown;
+        if (shown) Plotly.Plots.resize(figure.querySelector(".plot"));
+      }
+      for (const plot of plots) {
+        const places = plot.data.map((trace, place) => (trace.meta === button.value ? place : -1)).filter((place) => place >= 0);
+        if (places.length) Plotly.restyle(plot, { visible: shown ? true : "legendonly" }, places);
+      }
+    });
+  }
 
   for (const copy of document.querySelectorAll("button[data-copy]")) {
     copy.addEventListener("click", async () => {

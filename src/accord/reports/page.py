@@ -9,10 +9,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from accord.reports.particulars import configuration, environments, runs
 from accord.reports.picture import Picture
 from accord.reports.plots import pictures
 from accord.reports.record import Comparison
-from accord.reports.sections import answers, configuration, environments, escape, figures, results, runs
+from accord.reports.sections import answers, escape, figures, results
 from accord.reports.statistics import Row, summarise
 from accord.reports.words import title as title_of
 

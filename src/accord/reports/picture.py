@@ -20,13 +20,18 @@ GREY = "#808080"
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, its title, and a caption that says what is drawn; `wide` takes the page's whole width."""
+    """A figure, its title, and a caption that says what is drawn; `wide` takes the page's whole width.
+
+    `group` is the heading that the page puts it under, `of` the algorithm that it is of, where it is of one.
+    """
 
     key: str
     title: str
     caption: str
     figure: Figure
     wide: bool = True
+    group: str = ""
+    of: str | None = None
 
 
 def colour(place: int, alpha: float = 1.0) -> str:

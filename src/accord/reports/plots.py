@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from accord.reports.drift import drifts, forgetting, knowledge
-from accord.reports.lines import add, legend
+from accord.reports.lines import add
 from accord.reports.maps import class_maps, splits
 from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol
 from accord.reports.record import Comparison, by_round, number
@@ -29,7 +31,7 @@ def pictures(comparison: Comparison, rows: Sequence[Row]) -> list[Picture]:
     >>> pictures(Comparison({}), [])
     []
     """
-    return [picture for draw in FIGURES for picture in draw(comparison, rows)]
+    return [replace(picture, group=group) for group, draws in FIGURES.items() for draw in draws for picture in draw(comparison, rows)]
 
 
 def curves(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
@@ -40,7 +42,7 @@ def curves(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         runs = comparison.shown(row.algorithm)
         measured = [run.curve(comparison.kind) for run in runs]
         at = by_round((r, a) for curve in measured for r, a in zip(curve.rounds, curve.accuracy, strict=True))
-        add(drawn, place, at, legend(row, runs), ".2%", band=len(runs) > 1)
+        add(drawn, place, row, runs, at, ".2%")
     if drawn.data:
         band = " Lines are means over seeds; bands reach from the lowest to the highest seed." if len(comparison.seeds) > 1 else ""
         yield Picture("curves", "Accuracy over rounds", f"Accuracy of {KINDS[comparison.kind]} at every evaluated round.{band}", drawn)
@@ -131,6 +133,8 @@ def bytes_against_accuracy(comparison: Comparison, rows: Sequence[Row]) -> Itera
                 line=line(place),
                 marker={"symbol": symbol(place), "size": 6},
                 name=label(row.algorithm),
+                legendgroup=str(place),
+                meta=row.algorithm,
                 text=[f"round {r}" for r in at],
                 hovertemplate="%{y:.2%} after %{x:.2f} MB, %{text}",
             )
@@ -147,7 +151,16 @@ def losses(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         at = by_round((entry["round"], loss) for entry in entries if (loss := number(entry.get("loss"))) is not None)
         if at:
             y = [mean(found) for found in at.values()]
-            drawn.add_scatter(x=list(at), y=y, mode="lines", line=line(place), name=label(row.algorithm), hovertemplate="%{y:.4f}")
+            drawn.add_scatter(
+                x=list(at),
+                y=y,
+                mode="lines",
+                line=line(place),
+                name=label(row.algorithm),
+                legendgroup=str(place),
+                meta=row.algorithm,
+                hovertemplate="%{y:.4f}",
+            )
     if drawn.data:
         caption = "Mean loss of the round's clients while they trained; the mean over seeds. Objectives may differ between algorithms."
         yield Picture("loss", "Training loss", caption, drawn, wide=False)
@@ -191,7 +204,10 @@ def spreads(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         yield Picture(f"spread-{kind}", f"Spread over clients ({kind})", caption, drawn, wide=False)
 
 
-FIGURES: tuple[Draw, ...] = (
-    *(curves, forest, rounds_to_target, bytes_against_accuracy, losses, spreads, class_maps, splits),
-    *(forgetting, knowledge, drifts),
+FIGURES: Mapping[str, tuple[Draw, ...]] = MappingProxyType(
+    {
+        "Accuracy and what it takes": (curves, forest, rounds_to_target, bytes_against_accuracy, losses),
+        "Clients and classes": (spreads, class_maps, splits, forgetting),
+        "Local training": (knowledge, drifts),
+    }
 )

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
+from accord.reports.sheet import NOTHING, latex, markdown
 from accord.reports.statistics import Row
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -156,15 +155,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     >>> print(to_markdown([]).splitlines()[1])
     | --- | ---: | ---: | ---: | ---: | ---: |
     """
-    described = columns(rows)
-    lines = [[c.heading for c in described], ["---:" if c.number else "---" for c in described]]
-    lines += [[_markdown(c.cell(row)) for c in described] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _markdown(text: str) -> str:
-    escaped = "".join("\\" + c if c in "\\|*_`<>[]#" else c for c in text)
-    return " ".join(escaped.split())
+    return markdown(*_plain(rows))
 
 
 def to_latex(rows: Sequence[Row]) -> str:
@@ -173,28 +164,12 @@ def to_latex(rows: Sequence[Row]) -> str:
     >>> print(to_latex([]).splitlines()[0])
     \begin{tabular}{lrrrrr}
     """
+    return latex(*_plain(rows))
+
+
+def _plain(rows: Sequence[Row]) -> tuple[list[str], list[bool], list[list[str]]]:
     described = columns(rows)
-    body = [" & ".join(_latex(c.cell(row)) for c in described) + r" \\" for row in rows]
-    head = " & ".join(_latex(c.heading) for c in described) + r" \\"
-    form = "".join("r" if c.number else "l" for c in described)
-    lines = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    return "\n".join(lines) + "\n"
-
-
-def _latex(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "–": "--",
-        "[": "{[}",
-        **{c: "\\" + c for c in "&%$#_{}"},
-    }
-    return " ".join("".join(special.get(c, c) for c in text).split())
+    return [c.heading for c in described], [c.number for c in described], [[c.cell(row) for c in described] for row in rows]
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
 
 def _panel(picture: Picture, place: int, column: str) -> Picture:
     title = f"{picture.title} ({column})" if column else picture.title
-    return Picture(f"panel-{place}-{picture.key}", title, picture.caption, picture.figure, picture.wide)
+    return replace(picture, key=f"panel-{place}-{picture.key}", title=title, group="")
 
 
 def measured(study: Study, found: Sequence[Outcome]) -> Iterator[Picture]:

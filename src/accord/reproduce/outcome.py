@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accord.reports.record import KEPT, Run, read_run
+from accord.reports.sheet import NOTHING
 from accord.reports.statistics import deviation, interval, mean
-from accord.reports.tables import NOTHING
 from accord.reproduce.play import Plan
 from accord.reproduce.study import Cell
 
