@@ -37,18 +37,16 @@ def write_page(
 
 
 def html_of(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Picture], title: str) -> str:
-    """The text of the page. Its security policy allows the page's own scripts, by their hashes, and nothing from elsewhere."""
+    """The text of the page, or of its figures alone where they are of no run.
+
+    Its security policy allows the page's own scripts, by their hashes, and nothing from elsewhere.
+    """
     plotly, script = _plotly() if drawn else "", _asset("page.js")
     if not drawn:
         plotly = "const Plotly = null;"
-    parts = (
-        answers(comparison, rows),
-        results(rows),
-        figures(drawn),
-        configuration(comparison),
-        runs(comparison),
-        environments(comparison),
-    )
+    parts: tuple[str, ...] = (figures(drawn),)
+    if comparison.runs:
+        parts = answers(comparison, rows), results(rows), *parts, configuration(comparison), runs(comparison), environments(comparison)
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',

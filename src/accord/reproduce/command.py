@@ -126,14 +126,14 @@ def show_list(names: list[str], data_dir: str, as_json: bool) -> None:
     for each in rows:
         click.echo(f"{each['id']}  {each['title']}")
         cost = each["cost"] or "cost unknown until the data are at hand"
-        click.echo(f"    {len(each['cells'])} cells; needs {', '.join(each['data'])}; {cost}")
+        click.echo(f"    {len(each['cells'])} cells; needs {', '.join(each['data']) or 'no data'}; {cost}")
         for reason in each["missing"]:
             click.echo(f"    missing here: {reason}")
 
 
 def row(study: Study, found: Estimate | None, data_dir: str) -> dict[str, Any]:
     """What the list says of one study."""
-    data = list(dict.fromkeys(cell.experiment.data for cell in study.cells))
+    data = list(dict.fromkeys(cell.experiment.data for cell in study.trained))
     return {
         "id": study.id,
         "title": study.title,

@@ -128,8 +128,8 @@ def calibrate(shapes: Iterable[Shape], seconds: float = 10.0) -> dict[Shape, flo
 
 def estimate(study: Study, paces: Mapping[Shape, float]) -> Estimate | None:
     """The cost of a study as in the paper; None where nothing is known of its data. Cells that share a run count it once."""
-    every = {cell.experiment: facts for cell in study.cells if (facts := facts_of(cell.experiment)) is not None}
-    if not every and study.cells:
+    every = {cell.experiment: facts for cell in study.trained if (facts := facts_of(cell.experiment)) is not None}
+    if not every and study.trained:
         return None
     samples = flops = seconds = 0.0
     known = True
@@ -144,5 +144,5 @@ def estimate(study: Study, paces: Mapping[Shape, float]) -> Estimate | None:
 
 def shapes(studies: Iterable[Study]) -> set[Shape]:
     """Every model that the studies train, with the data it reads."""
-    every = (cell.experiment for study in studies for cell in study.cells)
+    every = (cell.experiment for study in studies for cell in study.trained)
     return {shape_of(each, facts) for each in every if (facts := facts_of(each)) is not None}

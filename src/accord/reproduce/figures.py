@@ -13,6 +13,7 @@ from accord.reports.picture import Picture, figure, label, line, symbol
 from accord.reports.plots import pictures
 from accord.reports.record import Comparison, read_run
 from accord.reports.statistics import summarise
+from accord.reproduce.toy import paths
 
 if TYPE_CHECKING:
     from accord.reproduce.outcome import Outcome
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """What is drawn: the report's pictures whose keys begin with one of `draw`, and `measures`, the cells' numbers over the columns.
+    """What is drawn: the report's pictures whose keys begin with one of `draw`; `measures`, the cells' numbers over the columns; `toy`.
 
     `needs` are analyses that the pictures show, made of every run.
     """
@@ -55,6 +56,8 @@ def drawings(study: Study, found: Sequence[Outcome]) -> list[Picture]:
             several = len(study.columns) > 1
             made = pictures(panel, summarise(panel))
             drawn += [_panel(p, place, column if several else "") for p in made if p.key.startswith(wanted.draw)]
+    if "toy" in wanted.draw:
+        drawn = [*paths(study), *drawn]
     if "measures" in wanted.draw:
         drawn = [*measured(study, found), *drawn]
     return drawn
@@ -63,10 +66,10 @@ def drawings(study: Study, found: Sequence[Outcome]) -> list[Picture]:
 def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:
     """One page of the study's figures; None where nothing was run."""
     whole = Comparison({each.cell.name: tuple(read_run(p, each.cell.name) for p in each.folders) for each in found if each.folders})
-    if not whole.runs:
+    if not whole.runs and study.trained:
         return None
-    page = out / "figures.html"
-    page.write_text(html_of(whole, summarise(whole), drawings(study, found), f"{study.id}: {study.title}"), encoding="utf-8")
+    page, rows = out / "figures.html", summarise(whole) if whole.runs else []
+    page.write_text(html_of(whole, rows, drawings(study, found), f"{study.id}: {study.title}"), encoding="utf-8")
     return page
 
 

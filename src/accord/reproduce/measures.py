@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from accord.check import Count, Fraction
 from accord.recipe import named
 from accord.reports.record import Run, number
 from accord.reports.statistics import mean
+
+if TYPE_CHECKING:
+    from accord.experiment import Experiment
 
 
 class Measure:
@@ -19,6 +22,11 @@ class Measure:
     name: str
     unit: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()  # analyses that must have been made of the run
+    trained: ClassVar[bool] = True  # whether it is read off a run; else it is known from the experiment alone
+
+    def known(self, experiment: Experiment) -> float:
+        """The number of an experiment that need not be run."""
+        raise TypeError(f"{type(self).__name__} is read off a run")
 
     def of(self, run: Run) -> float | None:
         """The number; None where the run has none."""

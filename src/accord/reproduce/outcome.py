@@ -87,6 +87,8 @@ def outcomes(plan: Plan) -> list[Outcome]:
 
 
 def _outcome(plan: Plan, cell: Cell) -> Outcome:
+    if not cell.measure.trained:
+        return Outcome(cell, (), {cell.experiment.seed: cell.measure.known(cell.experiment)}, 0, "", ())
     planned = plan.runs.get(cell.name, ())
     runs = [run for each in planned if (run := finished(each.folder)) is not None]
     found = _by_seed(cell, runs)

@@ -66,7 +66,7 @@ def plan(
     stood_in: set[str] = set()
     change = {"rounds": rounds, "data_fraction": data_fraction, "data_dir": data_dir or None}
     lacks = lacks or (lambda experiment, folder: absent(experiment.data, data_dir))
-    for cell in chosen:
+    for cell in (each for each in chosen if each.measure.trained):
         experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
         folder = place(out, experiment)
         reason = lacks(experiment, folder)

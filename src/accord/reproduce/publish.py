@@ -35,7 +35,7 @@ def keep(planned: Plan, root: Path, flags: Mapping[str, Any]) -> int:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(run.kept(), separators=(",", ":")) + "\n")
             count += 1
-    if count:
+    if count or not study.trained:
         folder = root / study.id
         known = _flags(folder)
         asked = {key: value for key, value in flags.items() if value is not None}

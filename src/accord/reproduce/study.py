@@ -89,6 +89,11 @@ class Study:
     figure: Figure | None = None
 
     @property
+    def trained(self) -> tuple[Cell, ...]:
+        """The cells that take a run; the others are computed."""
+        return tuple(cell for cell in self.cells if cell.measure.trained)
+
+    @property
     def paper(self) -> str:
         """The folder that the file lies in."""
         return self.id.partition("/")[0]
@@ -145,7 +150,7 @@ def expand(name: str, said: Mapping[str, Any], where: str) -> Study:
         cells=tuple(_divided(cell, cells, where) for cell in cells),
         rows=tuple(rows),
         columns=tuple(columns),
-        rounds=max((cell.experiment.rounds for cell in cells), default=0),
+        rounds=max((cell.experiment.rounds for cell in cells if cell.measure.trained), default=0),
         stand_in=stand_in,
         claims=tuple(_claims(said.get("claims", []), {cell.name for cell in cells}, where)),
         figure=Figure.of(said["figure"], f"[figure] in {where}") if "figure" in said else None,

@@ -18,6 +18,7 @@ class Verdict:
     differences: tuple[float, ...]
     unit: str
     reduced: bool = False
+    computed: bool = False  # nothing in it is left to chance
 
     @property
     def word(self) -> str:
@@ -30,6 +31,8 @@ class Verdict:
         if not self.differences:
             return "not tested"
         ends = interval(self.differences)
+        if self.computed:
+            return "held" if self.differences[0] > self.claim.by else "did not hold"
         if ends is None:
             return "one seed, the same way" if self.differences[0] > self.claim.by else "one seed, the other way"
         return "held" if ends[0] > self.claim.by else "did not hold" if ends[1] < self.claim.by else "not settled"
@@ -44,7 +47,8 @@ class Verdict:
         middle, ends = mean(self.differences), interval(self.differences)
         if middle is None:
             return "–"
-        between = f" [{_signed(ends[0])}, {_signed(ends[1])}], {len(self.differences)} seeds" if ends else ", one seed"
+        alone = ", computed" if self.computed else ", one seed"
+        between = f" [{_signed(ends[0])}, {_signed(ends[1])}], {len(self.differences)} seeds" if ends else alone
         return f"{_signed(middle)} {self.unit}{between}{', reduced' if self.reduced else ''}"
 
 
@@ -64,5 +68,6 @@ def verdicts(study: Study, found: Sequence[Outcome]) -> Iterator[Verdict]:
             continue
         seeds = sorted(set.intersection(*(set(each.by_seed) for each in about)))
         more, less = ([by_name[side].by_seed[k] if isinstance(side, str) else side for k in seeds] for side in (claim.more, claim.less))
-        unit = about[0].cell.unit.replace("%", "points")
-        yield Verdict(claim, tuple(a - b for a, b in zip(more, less, strict=True)), unit, any(each.reduced for each in about))
+        differences = tuple(a - b for a, b in zip(more, less, strict=True))
+        reduced, computed = any(each.reduced for each in about), not any(each.cell.measure.trained for each in about)
+        yield Verdict(claim, differences, about[0].cell.unit.replace("%", "points"), reduced, computed)
