@@ -202,12 +202,14 @@ def test_hovering_reads_values(browser: Any, folder: Path) -> None:
 def test_print_is_light_and_as_wide_as_paper(browser: Any, folder: Path) -> None:
     show(browser, folder / "comparison.html", theme="dark")
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    look = "return [document.documentElement.dataset.theme || '', document.querySelector('#plot-curves')._fullLayout.width]"
-    assert browser.execute_script(look) == ["light", 680]
+    look = """const size = document.querySelector('#plot-curves')._fullLayout;
+        return [document.documentElement.dataset.theme || '', size.width, size.height]"""
+    assert browser.execute_script(look) == ["light", 680, 330]
     browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    theme, width = browser.execute_script(look)
+    theme, width, height = browser.execute_script(look)
     assert theme == ""
     assert width > 680
+    assert height > 400
 
 
 def test_the_table_can_be_taken_away(browser: Any, folder: Path) -> None:
@@ -228,6 +230,8 @@ def test_structure_can_be_heard(browser: Any, folder: Path) -> None:
     assert browser.execute_script(unnamed) == 0
     assert browser.execute_script("return document.querySelectorAll('table:not(:has(caption))').length") == 0
     assert browser.execute_script("return [...document.querySelectorAll('.plot')].filter(p => !p.ariaLabel).length") == 0
+    lost = "return [...document.querySelectorAll('nav a')].filter(a => !document.getElementById(a.hash.slice(1))).length"
+    assert browser.execute_script(lost) == 0
     doubled = """const ids = [...document.querySelectorAll('h2[id], h3[id], h4[id], pre[id], p[id], div[id], script[id]')].map(e => e.id);
         return ids.filter((id, n) => ids.indexOf(id) !== n)"""
     assert browser.execute_script(doubled) == []
@@ -236,7 +240,7 @@ def test_structure_can_be_heard(browser: Any, folder: Path) -> None:
 def test_the_page_names_no_other_place(folder: Path) -> None:
     text = (folder / "comparison.html").read_text(encoding="utf-8")
     own = re.sub(r"<script>.*?</script>", "", text, flags=re.S)
-    assert re.findall(r"""(?:src|href)=["'](?!data:)[^"']*""", own) == []
+    assert re.findall(r"""(?:src|href)=["'](?!data:|#)[^"']*""", own) == []
     assert "http" not in own.replace("http-equiv", "")
 
 

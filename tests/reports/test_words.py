@@ -15,7 +15,7 @@ def test_the_answer_names_what_is_and_what_is_not_distinguishable(tmp_path: Path
     comparison = load(write_comparison(tmp_path, {"a": 0.0, "up": 0.1, "like": 0.003}))
     rows = summarise(comparison)
     assert question(comparison, rows).startswith(
-        "Compared with a, how accurate: up and like on digits split by dirichlet(0.1) over 20 clients"
+        "How do up and like compare with a in accuracy on digits split by dirichlet(0.1) over 20 clients"
     )
     assert title(comparison) == "Comparison of 3 algorithms on digits"
     assert summary(rows) == ["Better than a: up; not distinguishable from a: like."]

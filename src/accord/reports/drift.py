@@ -11,7 +11,7 @@ from accord.reports.picture import Picture, colour, figure, label, line, symbol
 from accord.reports.record import Comparison, Record, Run, by_round, number
 from accord.reports.statistics import Row, mean
 
-BANDS = " Lines are means over seeds; bands reach from the lowest to the highest seed."
+BANDS = " Bands: lowest to highest seed."
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ MEASURES = (
         "diversity",
         "Drift diversity",
         "diversity",
-        "Weighted mean of the squared norms of the clients' updates over the squared norm of the aggregated one: Σp‖Δw_k‖²/‖Δw‖².",
+        "Weighted mean of the squared norms of the clients' updates over the squared norm of the aggregated one: Σₖ pₖ‖Δwₖ‖²/‖Δw‖².",
     ),
     Measure(
         "consistency",
         "consistency",
         "Consistency",
-        "Σp‖Δw_k‖²",
+        "Σₖ pₖ‖Δwₖ‖²",
         "Weighted mean of the squared norms of the clients' updates, as FedCONST prints it; lower is more consistent.",
     ),
     Measure(
         "deviation",
         "consistency_dev",
         "Consistency, from deviations",
-        "Σp‖Δw_k − Δw‖²",
+        "Σₖ pₖ‖Δwₖ − Δw‖²",
         "Weighted mean of the squared distances of the clients' updates to the aggregated one; lower is more consistent.",
     ),
     Measure(
@@ -59,21 +59,21 @@ MEASURES = (
         "divergence",
         "Global-local divergence",
         "distance",
-        "Mean distance of the local models to the global model that they began with, ‖w_g − w_k‖₂.",
+        "Mean distance of the local models to the global model that they began with, ‖w − wₖ‖.",
     ),
     Measure(
         "locals",
         "divergence_locals",
         "Divergence between local models",
         "distance",
-        "Mean distance between the local models of two clients of the round, ‖w_i − w_j‖₂.",
+        "Mean distance between the local models of two clients of the round, ‖wᵢ − wⱼ‖.",
     ),
-    Measure("norm", "norm", "Norm of the local models", "‖w_k‖", "Norm of the local models after every local epoch; mean over clients."),
+    Measure("norm", "norm", "Norm of the local models", "‖wₖ‖", "Norm of the local models after every local epoch; mean over clients."),
     Measure(
         "cosine",
         "cosine",
         "Cosine of local and global model",
-        "cos(w_k, w_g)",
+        "cos(wₖ, w)",
         "Cosine of the local models with the global one after every local epoch; mean over clients.",
     ),
     Measure(
@@ -87,7 +87,7 @@ MEASURES = (
         "proximal",
         "proximal_loss",
         "Proximal loss",
-        "½‖w_k − w_g‖²",
+        "½‖wₖ − w‖²",
         "Proximal loss of the local models after local training; mean over clients.",
     ),
 )
@@ -162,7 +162,7 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             customdata=[spread[r] for r in known],
             mode="lines+markers" if len(known) < 3 else "lines",
             line=line(place),
-            name=f"{legend(row, runs)}, local models",
+            name=legend(row, runs),
             legendgroup=str(place),
             meta=row.algorithm,
             hovertemplate="%{y:.2%} ± %{customdata:.2%}",
@@ -175,14 +175,15 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             line={"color": colour(place), "width": 1},
             marker={"symbol": f"{symbol(place)}-open", "size": 5},
             name=f"{legend(row, runs)}, server",
-            legendgroup=f"{place} server",
+            legendgroup=str(place),
+            showlegend=False,
             meta=row.algorithm,
             hovertemplate="%{y:.2%}",
         )
     if drawn.data:
         said = (
-            "Accuracy on the global test set: of the clients' models right after local training (mean, in a band of one standard deviation "
-            "over the round's clients), and of the server's model made of them. Means over seeds."
+            "Accuracy on the global test set. Thick lines: the clients' models right after local training, their mean in a band of one "
+            "standard deviation over the round's clients. Thin lines with marks: the server's model made of them. Means over seeds."
         )
         yield Picture("knowledge", "Knowledge that local training keeps", said, drawn)
 

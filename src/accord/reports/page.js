@@ -4,7 +4,8 @@
   const button = document.getElementById("theme");
   const preference = window.matchMedia("(prefers-color-scheme: dark)");
   const plots = [...document.querySelectorAll(".plot")];
-  const paper = 680; // pixels of a printed figure
+  const paper = { width: 680, height: 330 }; // pixels of a printed figure, two of which share a page
+  const heights = new Map();
 
   const isDark = () => (root.dataset.theme || (preference.matches ? "dark" : "light")) === "dark";
 
@@ -22,13 +23,16 @@
     button.setAttribute("aria-pressed", String(dark));
   };
 
-  const paint = (size = {}) => {
+  const paint = (size = () => ({})) => {
     label();
-    for (const plot of plots) Plotly.relayout(plot, { ...colours(), ...size });
+    for (const plot of plots) Plotly.relayout(plot, { ...colours(), ...size(plot) });
   };
 
   for (const plot of plots) {
     const { data, layout } = JSON.parse(document.getElementById(plot.dataset.figure).textContent);
+    const names = data.filter((trace) => trace.showlegend !== false && trace.type === "scatter").length;
+    if (plot.clientWidth < 520) layout.height += 15 * Math.max(0, names - 3); // a narrow figure has one name a line
+    heights.set(plot, layout.height);
     Plotly.newPlot(plot, data, layout, { responsive: true, displaylogo: false, typesetMath: false,
       modeBarButtons: [["toImage", "resetScale2d"]] });
   }
@@ -44,11 +48,11 @@
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
     root.dataset.theme = "light";
-    paint({ width: paper });
+    paint((plot) => ({ width: paper.width, height: Math.min(paper.height, heights.get(plot)) }));
   });
   window.addEventListener("afterprint", () => {
     if (before) root.dataset.theme = before; else delete root.dataset.theme;
-    paint({ width: null, autosize: true });
+    paint((plot) => ({ width: null, autosize: true, height: heights.get(plot) }));
   });
 
   for (const button of document.querySelectorAll("button.switch")) {

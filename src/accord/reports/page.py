@@ -17,6 +17,15 @@ from accord.reports.sections import answers, escape, figures, results
 from accord.reports.statistics import Row, summarise
 from accord.reports.words import title as title_of
 
+PLACES = (
+    ("answer", "Answer"),
+    ("results", "Table"),
+    ("figures", "Figures"),
+    ("configuration", "Configuration"),
+    ("runs", "Runs and digests"),
+    ("environment", "Environment"),
+)
+
 
 def write_page(
     comparison: Comparison, out: Path, title: str | None = None, baseline: str | None = None, target: float | None = None
@@ -47,13 +56,15 @@ def html_of(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Picture
     parts: tuple[str, ...] = (figures(drawn),)
     if comparison.runs:
         parts = answers(comparison, rows), results(rows), *parts, configuration(comparison), runs(comparison), environments(comparison)
+    links = [f'<a href="#{key}">{escape(heading)}</a>' for key, heading in PLACES if comparison.runs]
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, script)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>",
-            f'<header><h1>{escape(title)}</h1><button id="theme" type="button" aria-pressed="false">Dark theme</button></header>\n<main>',
+            f'<header><h1>{escape(title)}</h1><button id="theme" type="button" aria-pressed="false">Dark theme</button></header>',
+            f'<nav aria-label="Sections">{"".join(links)}</nav>\n<main>',
             *parts,
             "</main>\n<footer><p>Made by Accord from the records of the runs. Numbers that are not here were not recorded.</p></footer>",
             *(_data(picture) for picture in drawn),

@@ -17,14 +17,16 @@ def configuration(comparison: Comparison) -> str:
     values = {key: [_shown(run.experiment.get(key)) for run in everything] for key in keys}
     shared = [(key, found[0]) for key, found in values.items() if len(set(found)) == 1]
     differing = [key for key, found in values.items() if len(set(found)) > 1]
-    heads = (Head("Algorithm"), Head("Seed", "d"), *(Head(key) for key in differing if key not in ("seed", "name")))
-    rows = [(run.name, run.seed, *(values[head.text][place] for head in heads[2:])) for place, run in enumerate(everything)]
+    unlike = [key for key in differing if key not in ("seed", "name")]
+    users: dict[tuple[str, ...], list[str]] = {}
+    for place, run in enumerate(everything):
+        users.setdefault((run.name, *(values[key][place] for key in unlike)), []).append(str(run.seed))
+    rows = tuple((name, ", ".join(seeds), *held) for (name, *held), seeds in users.items())
+    sheet = Sheet("differing", "Settings in which runs differ", (Head("Algorithm"), Head("Seeds"), *map(Head, unlike)), rows)
     files = "".join(f"<details><summary>{_name(run)}</summary><pre tabindex='0'>{escape(run.text)}</pre></details>" for run in everything)
     parts = [
         _folded("Settings that every run shares", _pairs("settings", "Setting", "Shared settings", shared)) if shared else "",
-        _folded("Settings in which runs differ", table(Sheet("differing", "Differing settings", heads, tuple(rows)), "texts"))
-        if differing
-        else "",
+        _folded(sheet.title, table(sheet, "texts")) if differing else "",
         f"<details><summary>Every experiment file ({len(everything)})</summary>{files}</details>" if everything else "",
     ]
     return section("configuration", "Configuration", *parts)
@@ -50,15 +52,14 @@ def _pairs(key: str, first: str, title: str, values: Iterable[tuple[str, object]
 def runs(comparison: Comparison) -> str:
     """Every run: what it reached, what its weights hash to, on which split, and where it is."""
     numbers = (Head("Seed", "d"), Head("Accuracy, %", ".2f"), Head("Rounds", "d"), Head("Did not answer", "d"), Head("Rejected", "d"))
-    heads = (Head("Algorithm"), *numbers, Head("State"), Head("Digest of the weights"), Head("Split"), Head("Directory"))
+    heads = (Head("Algorithm"), *numbers, Head("Digest of the weights"), Head("Split"), Head("Directory"))
     rows: list[tuple[object, ...]] = []
     for run in comparison.all_runs:
         lost = [sum(len(entry.get(key) or ()) for entry in run.rounds) for key in ("absent", "rejected")]
-        reached = None if run.accuracy is None else 100 * run.accuracy
+        reached = "unfinished" if run.accuracy is None else 100 * run.accuracy
         last = run.rounds[-1]["round"] if run.rounds else 0
-        state = "unfinished" if run.accuracy is None else "finished"
-        rows.append((run.name, run.seed, reached, last, *lost, state, run.result.get("digest"), run.fingerprint, str(run.path)))
-    rows += [(name, seed, None, None, None, None, "did not begin", None, None, None) for name, seed in comparison.absent]
+        rows.append((run.name, run.seed, reached, last, *lost, run.result.get("digest"), run.fingerprint, str(run.path)))
+    rows += [(name, seed, "did not begin", *[None] * 6) for name, seed in comparison.absent]
     text = "Digest: SHA-256 of the final global weights; two runs with the same digest ended bit for bit alike."
     shown = table(Sheet("runs", "Runs", heads, tuple(rows)), "runs")
     return section("runs", "Runs and digests", shown, f'<p class="note">{text}</p>', *_headers(comparison))

@@ -78,7 +78,8 @@ def _scroll(table: str, name: str) -> str:
 def _copy(key: str, name: str, file: str, kind: str, text: str) -> str:
     link = _link(file, kind, text, f"Download {file}", ' class="button"')
     button = f'<button type="button" data-copy="{key}" aria-label="Copy the table as {name}">Copy</button>'
-    return f'<details><summary>The table as {name}</summary>{button} {link}<pre id="{key}" tabindex="0">{escape(text)}</pre></details>'
+    shown = f'<pre id="{key}" tabindex="0">{escape(text)}</pre>'
+    return f'<details class="copies"><summary>The table as {name}</summary>{button} {link}{shown}</details>'
 
 
 def figures(drawn: Sequence[Picture]) -> str:

@@ -55,8 +55,10 @@ def question(comparison: Comparison, rows: Sequence[Row]) -> str:
     names = [row.algorithm for row in rows] or list(comparison.algorithms)
     if len(names) == 1:
         return f"How accurate is {names[0]}{where}{given}?"
-    others = listed([name for name in names if name != rows[0].baseline]).replace(" or ", " and ") if rows else listed(names)
-    return f"Compared with {rows[0].baseline if rows else names[0]}, how accurate: {others}{where}{given}?"
+    base = rows[0].baseline if rows else names[0]
+    others = [name for name in names if name != base]
+    does = "does" if len(others) == 1 else "do"
+    return f"How {does} {listed(others).replace(' or ', ' and ')} compare with {base} in accuracy{where}{given}?"
 
 
 def answer(rows: Sequence[Row]) -> list[str]:
