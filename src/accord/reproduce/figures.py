@@ -46,21 +46,29 @@ class Figure:
 
 
 def drawings(study: Study, found: Sequence[Outcome]) -> list[Picture]:
-    """The study's figures, one panel for each column."""
+    """The study's figures, one panel for all columns whose cells have the same runs."""
     wanted = study.figure or Figure(("curves",))
-    drawn: list[Picture] = []
-    for place, column in enumerate(study.columns):
-        runs = {each.cell.row: tuple(read_run(p, each.cell.row) for p in each.folders) for each in found if each.cell.column == column}
-        panel = Comparison({row: held for row, held in runs.items() if held})
-        if panel.runs:
-            several = len(study.columns) > 1
-            made = pictures(panel, summarise(panel))
-            drawn += [_panel(p, place, column if several else "") for p in made if p.key.startswith(wanted.draw)]
-    if "toy" in wanted.draw:
-        drawn = [*paths(study), *drawn]
-    if "measures" in wanted.draw:
-        drawn = [*measured(study, found), *drawn]
+    drawn: list[Picture] = list(measured(study, found)) if "measures" in wanted.draw else []
+    drawn += paths(study) if "toy" in wanted.draw else []
+    every = panels(study, found)
+    for place, (columns, panel) in enumerate(every):
+        made = pictures(panel, summarise(panel))
+        title = columns[0] if len(columns) == 1 else columns[0].partition(":")[0]  # columns 'setting: measure' share a setting
+        drawn += [_panel(p, place, title if len(every) > 1 else "") for p in made if p.key.startswith(wanted.draw)]
     return drawn
+
+
+def panels(study: Study, found: Sequence[Outcome]) -> list[tuple[list[str], Comparison]]:
+    """The different sets of runs that the columns have, with the names of these columns."""
+    different: dict[tuple[tuple[str, tuple[Path, ...]], ...], list[str]] = {}
+    for column in study.columns:
+        runs = tuple((each.cell.row, each.folders) for each in found if each.cell.column == column and each.folders)
+        if runs:
+            different.setdefault(runs, []).append(column)
+    return [
+        (columns, Comparison({row: tuple(read_run(folder, row) for folder in folders) for row, folders in runs}))
+        for runs, columns in different.items()
+    ]
 
 
 def draw(study: Study, found: Sequence[Outcome], out: Path) -> Path | None:

@@ -144,13 +144,26 @@ class Seconds(Measure):
 
 
 @named
-class Tracked(Measure):
-    """A number that `--track` recorded in the last round: `tracked('drift.consistency')`, `tracked('knowledge.mean')`."""
-
-    entry: str
+class Heterogeneity(Measure):
+    """How far the clients' shares of the classes lie from those of all: 0 for alike, towards 1 for clients of one class each."""
 
     def of(self, run: Run) -> float | None:
-        return inside(run.rounds[-1], self.entry) if run.rounds else None
+        return number(run.federation.get("heterogeneity"))
+
+
+@named
+class Tracked(Measure):
+    """A number that `--track` recorded in the last round, such as `tracked('drift.consistency')` or `tracked('knowledge.mean')`.
+
+    With `last` it is the mean over the last so many rounds.
+    """
+
+    entry: str
+    last: Count = 1
+
+    def of(self, run: Run) -> float | None:
+        found = [inside(row, self.entry) for row in run.rounds[-self.last :]]
+        return mean([value for value in found if value is not None])
 
 
 @named
