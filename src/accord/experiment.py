@@ -62,7 +62,9 @@ class Experiment:
     data_fraction: Annotated[float, Range(0, 1, above=True)] = 1.0  # of the training samples, drawn at random before they are split
     split: str = "dirichlet(0.1)"
     clients: Count | None = 20  # None: as many as the data has, for natural splits
-    model: str = "auto"  # an mlp for flat data and small images, the two-convolution cnn for images from 24 pixels
+    model: str = (
+        "auto"  # an mlp for flat data and small images, the two-convolution cnn for images from 24 pixels, a recurrent net for text
+    )
     rounds: Count = 60
     per_round: Whole | None = None  # None: 5, unless the recipe says who takes part; 0: as the recipe says, all if it does not
     epochs: Count | None = None
@@ -155,12 +157,16 @@ class Experiment:
 
     def module(self, federation: Federation) -> nn.Module:
         """The model with its first weights, which depend on the seed only."""
-        shape = federation.train.shape
-        text = self.model if self.model != "auto" else model_for(shape)
+        shape, text = federation.train.shape, self._model(federation)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(self.seed, "weights"))
             module: nn.Module = read(text, "model").build(shape, federation.classes)
         return module
+
+    def _model(self, federation: Federation) -> str:
+        if self.model != "auto":
+            return self.model
+        return "char_rnn" if federation.train.tokens else model_for(federation.train.shape)
 
     def resolved(self, federation: Federation) -> Experiment:
         """The same experiment with nothing left to defaults: its file reruns it exactly, whatever the defaults become."""
@@ -175,7 +181,7 @@ class Experiment:
             data=repr(read_data(self.data)),
             split=repr(read_split(self.split)),
             clients=federation.population,
-            model=repr(read(self.model if self.model != "auto" else model_for(federation.train.shape), "model")),
+            model=repr(read(self._model(federation), "model")),
             per_round=0,
             workers=self.workers or cores(),
             **left_to_recipe,

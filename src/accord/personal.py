@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from accord.check import Count, Fraction, Positive, Whole
 from accord.client import Batch, Client
-from accord.flat import On
+from accord.flat import On, Output
 from accord.parts.alone import Alone
 from accord.parts.task import Task
 from accord.recipe import named
@@ -97,7 +97,7 @@ class KnnPer(Personal):
             Finetune(self.epochs, lr=self.lr).fit(client, batches)
         client.model.mode(False)
         with torch.no_grad():
-            seen = [(self.features(client, batch.x), batch.y) for batch in client.all_batches()]
+            seen = [(self.features(client, batch.x), batch.y.flatten()) for batch in client.all_batches()]
         if not seen:
             return lambda x: client.forward(x).logits
         z, y = torch.cat([z for z, _ in seen]), torch.cat([y for _, y in seen])
@@ -109,23 +109,27 @@ class KnnPer(Personal):
     def remembers(self, module: nn.Module, x: Tensor) -> int:
         with torch.no_grad():
             out = copy.deepcopy(module).eval()(x)
-        dimension: int = out.features[0].numel()
-        return self.capacity * (dimension + 1)
+        return self.capacity * (self.read(out).shape[1] + 1)
 
     def features(self, client: Client, x: Tensor) -> Tensor:
-        """The features of some inputs, one row each."""
-        out = client.forward(x)
+        """The features of some inputs, one row for each prediction."""
+        return self.read(client.forward(x))
+
+    def read(self, out: Output) -> Tensor:
+        """The features of an answer, one row for each prediction."""
         if out.features is None:
             raise ValueError("knn_per compares features, and this model returns logits only: return accord.Output(logits, features)")
-        return out.features.flatten(1)
+        return out.features.flatten(0, out.logits.dim() - 2).flatten(1)
 
     def scores(self, client: Client, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """The mixed scores of some inputs, given the remembered features and labels."""
         out = client.forward(x)
-        assert out.features is not None
-        apart, near = torch.cdist(out.features.flatten(1), z).square().topk(min(self.k, len(y)), dim=1, largest=False)
+        f = out.logits.flatten(0, -2)
+        apart, near = torch.cdist(self.read(out), z).square().topk(min(self.k, len(y)), dim=1, largest=False)
         votes = torch.softmax(-apart / (z.shape[1] * self.scale), dim=1).unsqueeze(-1)
-        p = (votes * one_hot(y[near], out.logits.shape[-1])).sum(dim=1)
+        p = (votes * one_hot(y[near], f.shape[-1])).sum(dim=1)
         if self.mix == "logits":
-            return self.weight * p + (1 - self.weight) * out.logits
-        return (self.weight * p + (1 - self.weight) * out.logits.softmax(-1)).clamp(min=1e-30).log()
+            mixed = self.weight * p + (1 - self.weight) * f
+        else:
+            mixed = (self.weight * p + (1 - self.weight) * f.softmax(-1)).clamp(min=1e-30).log()
+        return mixed.view(out.logits.shape)

@@ -11,6 +11,7 @@ from accord.data.hub import Folder, Hub
 from accord.data.medmnist import Pathmnist, Tissuemnist
 from accord.data.npz import Npz
 from accord.data.partition import Iid, Natural, Quantity, Split
+from accord.data.plays import Shakespeare
 from accord.data.pool import Batch, Pool
 from accord.data.read import read_data, read_split
 from accord.data.sharding import Sharding
@@ -46,6 +47,7 @@ __all__ = [
     "QmnistWriters",
     "Quantity",
     "Rotate",
+    "Shakespeare",
     "Sharding",
     "Shards",
     "Source",

@@ -127,6 +127,8 @@ def set_aside(lists: Lists, fraction: float, population: int, rng: np.random.Ran
 def aligned(loaded: Loaded, lists: Lists, size: int, rng: np.random.RandomState) -> Lists:
     """For each client about `size` test samples in its own label proportions; clients may share them."""
     labels, tests = loaded.y.numpy(), loaded.test_y.numpy()
+    if labels.ndim > 1:
+        raise ValueError(f"aligned_test={size} draws samples by their label, and these have {labels.shape[1]} each: write local_test")
     of = [np.flatnonzero(tests == label) for label in range(loaded.classes)]
     drawn = []
     for own in lists:

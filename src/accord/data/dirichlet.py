@@ -97,4 +97,9 @@ class Dirichlet(Split):
 
 def members(labels: NDArray[np.int64]) -> Lists:
     """The samples of every class, classes in order."""
+    if labels.ndim > 1:
+        raise ValueError(
+            f"these samples have {labels.shape[1]} labels each, and this split deals samples by their label: "
+            "write iid, quantity or natural(column)"
+        )
     return [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]

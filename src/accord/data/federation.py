@@ -115,8 +115,9 @@ class Federation:
 
     @property
     def label_counts(self) -> torch.Tensor:
-        """How many training samples of each class each client has: `(clients, classes)`."""
-        at = self.clients.owner * self.classes + self.train.y[self.clients.order]
+        """How many training labels of each class each client has: `(clients, classes)`."""
+        y = self.train.y[self.clients.order]
+        at = (self.clients.owner.view(-1, *[1] * (y.dim() - 1)) * self.classes + y).flatten()
         return torch.bincount(at, minlength=len(self.clients) * self.classes).reshape(len(self.clients), self.classes)
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,14 @@ from accord.data.table import Columns, tensors, with_test
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 SPLITS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
 IMAGES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
+
+
+def root_of(data_dir: Path | None) -> Path | None:
+    """The folder of data sets: this one, or that in ACCORD_DATA, if either is named."""
+    root = data_dir or (Path(os.environ["ACCORD_DATA"]) if os.environ.get("ACCORD_DATA") else None)
+    if root is not None and not root.expanduser().is_dir():
+        raise ValueError(f"there is no folder {root}; give one that holds data sets as <owner>/<name>/*.parquet, or none to use the hub")
+    return root.expanduser() if root is not None else None
 
 
 def read_folder(folder: Path, columns: Columns, config: str | None = None) -> Tensors:

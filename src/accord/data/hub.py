@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from accord.check import Count, nearest
 from accord.data.augment import Augment
 from accord.data.cache import Tensors, cached, content_key
 from accord.data.download import download
-from accord.data.folder import read_folder
+from accord.data.folder import read_folder, root_of
 from accord.data.source import Loaded, Source
 from accord.data.table import Columns, tensors
 from accord.recipe import named
@@ -75,13 +74,9 @@ class Folder(Source):
 
 def find(repo: str, columns: Columns, config: str | None, data_dir: Path | None) -> Tensors:
     """The samples of a data set, from wherever it is at hand."""
-    root = data_dir or (Path(os.environ["ACCORD_DATA"]) if os.environ.get("ACCORD_DATA") else None)
+    root = root_of(data_dir)
     if root is not None:
-        if not root.expanduser().is_dir():
-            raise ValueError(
-                f"there is no folder {root}; give one that holds data sets as <owner>/<name>/*.parquet, or none to use the hub"
-            )
-        for place in (root.expanduser() / repo, root.expanduser() / repo.split("/")[-1]):
+        for place in (root / repo, root / repo.split("/")[-1]):
             if place.is_dir():
                 return read_folder(place, columns, config)
     tables, key = download(repo, config, root)

@@ -54,6 +54,11 @@ class Pool:
         return self.x.ndim == 4
 
     @property
+    def tokens(self) -> bool:
+        """Whether the samples are lines of symbols, such as characters, each a whole number."""
+        return self.x.ndim == 2 and self.x.dtype == torch.int64
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """What a model sees for one sample: `(channels, height, width)` for images."""
         shape = tuple(self.x.shape[1:])

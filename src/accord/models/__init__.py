@@ -8,6 +8,7 @@ from accord.models.model import Model
 from accord.models.resnet import Basic, Bottleneck, ResNet, ResNet18, ResNet56
 from accord.models.slim import slimmed
 from accord.models.stochastic import Stochastic, StochasticNet
+from accord.models.text import CharRnn, RecurrentNet
 from accord.models.vgg import VGG, Vgg11
 from accord.models.vit import ViT, VitSmall, sl_vit
 
@@ -15,6 +16,7 @@ __all__ = [
     "VGG",
     "Basic",
     "Bottleneck",
+    "CharRnn",
     "Cnn",
     "ConvNet",
     "LeNet",
@@ -22,6 +24,7 @@ __all__ = [
     "Mlp",
     "Model",
     "PerceptronNet",
+    "RecurrentNet",
     "ResNet",
     "ResNet18",
     "ResNet56",

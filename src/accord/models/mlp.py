@@ -36,6 +36,8 @@ class PerceptronNet(nn.Module):
         self.head = nn.Linear(features, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Output:
+        if not x.is_floating_point():
+            raise ValueError("mlp reads measurements, and these samples are whole numbers: use char_rnn for text, or make them floats")
         features = self.project(self.body(x.flatten(1)))
         return Output(self.head(features), features)
 

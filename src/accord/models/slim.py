@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from accord.flat import head_of
 
-_Rule: TypeAlias = "Callable[[_Narrow, Any, Tensor], Tensor]"
+_Rule: TypeAlias = "Callable[..., Any]"
 
 
 def divisible(size: float, by: int = 8) -> int:
@@ -105,13 +106,15 @@ class _Narrow:
         rule = _RULES.get(type(layer).forward)
         kind, where = type(layer).__name__, f"{name or 'it'} of {type(self.module).__name__}"
         if rule is None:
-            known = "Conv1d to Conv3d, Linear, BatchNorm1d to BatchNorm3d, GroupNorm and LayerNorm"
+            known = "Conv1d to Conv3d, Linear, BatchNorm1d to BatchNorm3d, GroupNorm, LayerNorm, Embedding, RNN, LSTM and GRU"
             raise ValueError(f"{where} is a {kind}, which cannot be run at a reduced width: the weights must lie in {known}")
         if getattr(layer, "groups", 1) > 1:
             raise ValueError(f"{where} is a {kind} with groups={layer.groups}, which cannot be run at a reduced width: use groups=1")
         if len(getattr(layer, "normalized_shape", ())) > 1:
             over = layer.normalized_shape
             raise ValueError(f"{where} is a {kind} over {over}, which cannot be run at a reduced width: normalise one dimension")
+        if getattr(layer, "bidirectional", False) or getattr(layer, "proj_size", 0):
+            raise ValueError(f"{where} is a {kind} of two directions or with proj_size, which cannot be run at a reduced width")
         return rule
 
     def outputs(self, layer: nn.Module, count: int) -> int:
@@ -141,6 +144,27 @@ class _Narrow:
         n = self.outputs(layer, each.shape[1])
         return F.linear(x, each[:, :n, : x.shape[-1]].reshape(layer.parts * n, x.shape[-1]))
 
+    def embedding(self, layer: nn.Embedding, x: Tensor) -> Tensor:
+        return F.embedding(x, layer.weight[:, : self.outputs(layer, layer.embedding_dim)], layer.padding_idx)
+
+    def recurrent(self, layer: nn.RNNBase, x: Tensor, *state: object) -> Any:
+        if state:
+            raise ValueError(
+                f"a {type(layer).__name__} that is given a state to begin with cannot be run at a reduced width: begin with zeros"
+            )
+        n, read, weights = self.outputs(layer, layer.hidden_size), x.shape[-1], []
+        for each in layer.all_weights:
+            for weight, inputs in zip(each, (read, n, None, None), strict=False):
+                gates = weight.view(-1, layer.hidden_size, *weight.shape[1:])[:, :n]
+                weights.append((gates if inputs is None else gates[..., :inputs]).flatten(0, 1))
+            read = n
+        zeros = x.new_zeros(layer.num_layers, len(x) if layer.batch_first else x.shape[1], n)
+        options = layer.bias, layer.num_layers, layer.dropout, layer.training, False, layer.batch_first
+        if isinstance(layer, nn.LSTM):
+            answer, *last = torch.lstm(x, (zeros, zeros), weights, *options)
+            return answer, tuple(last)
+        return (torch.gru if isinstance(layer, nn.GRU) else _PLAIN[layer.mode])(x, zeros, weights, *options)
+
     def layer_norm(self, layer: nn.LayerNorm, x: Tensor) -> Tensor:
         n = x.shape[-1]
         return F.layer_norm(x, (n,), _first(layer.weight, n), _first(layer.bias, n), layer.eps)
@@ -164,11 +188,14 @@ def _first(tensor: Tensor | None, n: int) -> Tensor | None:
     return None if tensor is None else tensor[:n]
 
 
-_RULES: dict[Callable[..., Tensor], _Rule] = {
+_PLAIN = {"RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}
+_RULES: dict[Callable[..., Any], _Rule] = {
     **{kind.forward: _Narrow.convolution for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)},
     nn.Linear.forward: _Narrow.linear,
     Joint.forward: _Narrow.joint,
     nn.LayerNorm.forward: _Narrow.layer_norm,
+    nn.Embedding.forward: _Narrow.embedding,
+    **{kind.forward: _Narrow.recurrent for kind in (nn.RNN, nn.LSTM, nn.GRU)},
     nn.BatchNorm2d.forward: _Narrow.batch_norm,  # one function for BatchNorm1d to 3d
     nn.GroupNorm.forward: _Narrow.group_norm,
 }

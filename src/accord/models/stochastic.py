@@ -40,7 +40,7 @@ class StochasticNet(nn.Module):
             z = mean + spread * self.draw(mean)
             return Output(self.cls(z if self.drawn else F.relu(h)), z, (mean, spread))
         rng = torch.Generator().manual_seed(0)
-        xi = torch.randn(self.samples, 1, mean.shape[-1], generator=rng, dtype=mean.dtype).to(mean.device)
+        xi = torch.randn(self.samples, *[1] * (mean.dim() - 1), mean.shape[-1], generator=rng, dtype=mean.dtype).to(mean.device)
         chances = self.cls(mean + spread * xi).softmax(-1).mean(0)
         return Output(chances.clamp(min=torch.finfo(chances.dtype).tiny).log(), mean, (mean, spread))
 

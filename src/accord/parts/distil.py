@@ -25,6 +25,6 @@ class Distil(Part):
     def loss(self, client: Client, batch: Batch, out: Output) -> Tensor:
         if not self.beta:
             return out.logits.new_zeros(())
-        teacher = F.log_softmax(client.look("global", client.w0, batch.x).logits / self.tau, dim=-1)
-        student = F.log_softmax(out.logits / self.tau, dim=-1)
+        teacher = F.log_softmax(client.look("global", client.w0, batch.x).logits.flatten(0, -2) / self.tau, dim=-1)
+        student = F.log_softmax(out.logits.flatten(0, -2) / self.tau, dim=-1)
         return self.beta * F.kl_div(student, teacher, reduction="batchmean", log_target=True)

@@ -47,12 +47,12 @@ class Gradaug(Part):
         total, module = out.logits.new_zeros(()), client.model.module
         if not self.mu:
             return total
-        teacher = F.log_softmax(out.logits.detach(), dim=-1)
+        teacher = F.log_softmax(out.logits.detach().flatten(0, -2), dim=-1)
         fixed = batch.x.dim() != 4 or any(getattr(child, "one_size", False) for child in module.modules())
         for width, scale in self.draw(client):
             x = batch.x if fixed else resized(batch.x, scale)
             with slimmed(module, width):
-                student = F.log_softmax(logits(module(x)), dim=-1)
+                student = F.log_softmax(logits(module(x)).flatten(0, -2), dim=-1)
             total = total + F.kl_div(student, teacher, reduction="batchmean", log_target=True)
         return self.mu * total
 

@@ -36,6 +36,8 @@ class Mixup(Part):
         if not self.gamma:
             inner(batch)
             return
+        if not batch.x.is_floating_point():
+            raise ValueError("mixup mixes measurements, and these samples are whole numbers such as characters: leave it out")
         lam, order = self.draw(client, len(batch.y))
         order = order.to(batch.x.device)
         client.memo[self, "partner"] = (lam, batch.y[order])

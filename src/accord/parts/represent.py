@@ -42,7 +42,7 @@ class Represent(Part):
         r, s, c = self.leaves(client, out)
         mean, spread, to = c * out.latent[0], c * out.latent[1], F.softplus(s[batch.y])
         apart = to.log() - spread.log() + (spread.square() + (mean - r[batch.y]).square()) / (2 * to.square()) - 0.5
-        penalty: Tensor = self.l2r * out.features.norm(dim=1).mean() + self.cmi * apart.sum(dim=1).mean()
+        penalty: Tensor = self.l2r * out.features.norm(dim=-1).mean() + self.cmi * apart.sum(dim=-1).mean()
         return penalty
 
     def leaves(self, client: Client, out: Output) -> tuple[Tensor, Tensor, Tensor]:
