@@ -20,9 +20,10 @@ def write_run(
     every: int = 2,
     finished: bool = True,
     track: bool = False,
+    analyse: bool = False,
     **keys: Any,
 ) -> Path:
-    """One run directory whose accuracy climbs to about 0.7 + lift; with `track`, with drift and knowledge in every round."""
+    """One run directory whose accuracy climbs to about 0.7 + lift; with `track`, drift and knowledge in every round."""
     path.mkdir(parents=True, exist_ok=True)
     draw = random.Random(f"{name}/{seed}")
     experiment = {"algorithm": f"{name}()", "name": name, "data": "digits", "split": "dirichlet(0.1)", "clients": 20, "model": "mlp"}
@@ -38,6 +39,9 @@ def write_run(
     federation = {"counts": counts, "population": 20, "classes": CLASSES, "fingerprint": f"f00d{seed}", "heterogeneity": 0.71}
     write_json(path / "federation.json", federation | {"data": "digits", "split": "dirichlet(0.1)"})
     write_json(path / "environment.json", {"python": "3.11.7", "torch": "2.13.0", "platform": "made up", "cpu": "none", "threads": 2})
+    for name, values in (analysed(seed, lift) if analyse else {}).items():
+        (path / "analysis").mkdir(exist_ok=True)
+        write_json(path / "analysis" / f"{name}.json", {"name": name, "values": values, "settings": {"text": f"{name}(samples=100)"}})
     if finished:
         write_json(path / "result.json", _result(path, name, seed, rows))
     return path
@@ -65,6 +69,21 @@ def tracked(r: int, seed: int, lift: float, draw: random.Random) -> dict[str, An
     accuracies = [draw.uniform(0.2, 0.5) for _ in range(5)]
     mean = sum(accuracies) / 5
     return {"drift": drift, "knowledge": {"mean": mean, "spread": 0.07, "accuracies": accuracies}}
+
+
+def analysed(seed: int, lift: float) -> dict[str, dict[str, Any]]:
+    """What `accord analyze` leaves of a run, by the names of the analyses."""
+    top = [(9.0 - 20 * lift) / (place + 1) + seed / 10 for place in range(5)]
+    curvature = {"eigenvalues": top, "smallest": -2.0 - seed / 10, "lambda1": top[0], "lambda5": top[4], "ratio": top[0] / top[4]}
+    curvature |= {
+        "convexity": top[0] / 2,
+        "trace": 40.0 + seed,
+        "trace_error": 1.5,
+        "converged": True,
+        "by_tensor": {"a.weight": 40.0 + seed},
+    }
+    cost = {"forward_flops": 4e6 * (1 + lift), "stored_parameters": 650_000, "passes": {"forward": 1, "backward": 1}, "text": "one pass"}
+    return {"curvature": curvature, "cost": cost}
 
 
 def _result(path: Path, name: str, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:

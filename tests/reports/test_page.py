@@ -44,7 +44,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     lifts = {"fedavg": 0.0, "fedsol + constrain": 0.1, "scaffold": 0.003, "fedprox": -0.08}
-    write_page(load(write_comparison(folder / "c", lifts, track=True)), folder / "comparison.html")
+    write_page(load(write_comparison(folder / "c", lifts, track=True, analyse=True)), folder / "comparison.html")
     write_page(load(write_run(folder / "r", "fedavg", 0)), folder / "run.html")
     hostile = load(write_comparison(folder / "h", dict.fromkeys(HOSTILE, 0.0), seeds=(0, 1)))
     write_page(hostile, folder / "hostile.html", title="<script>window.hacked = 1</script>")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from accord.reports.analysed import analyses
 from accord.reports.particulars import configuration, environments, runs
 from accord.reports.picture import Picture
 from accord.reports.plots import pictures
@@ -21,6 +22,7 @@ PLACES = (
     ("answer", "Answer"),
     ("results", "Table"),
     ("figures", "Figures"),
+    ("analyses", "Analyses"),
     ("configuration", "Configuration"),
     ("runs", "Runs and digests"),
     ("environment", "Environment"),
@@ -55,8 +57,9 @@ def html_of(comparison: Comparison, rows: Sequence[Row], drawn: Sequence[Picture
         plotly = "const Plotly = null;"
     parts: tuple[str, ...] = (figures(drawn),)
     if comparison.runs:
-        parts = answers(comparison, rows), results(rows), *parts, configuration(comparison), runs(comparison), environments(comparison)
-    links = [f'<a href="#{key}">{escape(heading)}</a>' for key, heading in PLACES if comparison.runs]
+        about = (analyses(comparison), configuration(comparison), runs(comparison), environments(comparison))
+        parts = (answers(comparison, rows), results(rows), *parts, *about)
+    links = [f'<a href="#{key}">{escape(heading)}</a>' for key, heading in PLACES if any(f'<h2 id="{key}"' in part for part in parts)]
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+from accord.reports.curvatures import costs, curvature
 from accord.reports.drift import drifts, forgetting, knowledge
 from accord.reports.lines import add
 from accord.reports.maps import class_maps, splits
@@ -209,5 +210,6 @@ FIGURES: Mapping[str, tuple[Draw, ...]] = MappingProxyType(
         "Accuracy and what it takes": (curves, forest, rounds_to_target, bytes_against_accuracy, losses),
         "Clients and classes": (spreads, class_maps, splits, forgetting),
         "Local training": (knowledge, drifts),
+        "The trained models": (curvature, costs),
     }
 )
