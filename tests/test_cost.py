@@ -66,6 +66,14 @@ def test_the_table_of_the_specification_comes_out_of_the_code(text: str) -> None
     assert found.extra == pytest.approx(1 if text == "fedoptz" else 0, abs=1e-9)
 
 
+def test_a_selection_by_loss_asks_for_a_forward_pass_over_all_data_of_each_it_looks_at() -> None:
+    """Table 3.26, power of choice: d forward passes, d models down and d numbers up in a round of m = 10."""
+    found = accord.cost("fedavg(uniform) + power_of_choice(10, d=20)")
+    assert (found.asked, found.extra) == (2, 0)
+    assert str(found) == "down 2P, up P + 2, 1 pass, 2 forward over all data a round to choose"
+    assert accord.cost("fedavg + uniform(10)").asked == 0
+
+
 def test_a_perturbed_head_costs_a_little_more_than_none() -> None:
     plain, head, whole = (accord.cost(t) for t in ("fedntd", "fedsol", "fedsol(on=all)"))
     assert plain.forwards < head.forwards < plain.forwards + 0.02 < whole.forwards

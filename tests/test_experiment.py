@@ -131,9 +131,12 @@ def test_who_takes_part() -> None:
     assert select("fedavg", per_round=0) == "all()"
     assert select("fedavg") == "uniform(count=5)"
     assert select("fedavg", clients=3) == "uniform(count=3)"
-    assert "count=3" in select("fedavg + power_of_choice(3, d=6)")
-    assert "count=4" in select("fedavg + power_of_choice(3, d=6)", per_round=4)
-    assert "count=3" in select("fedavg + power_of_choice(3, d=6)", per_round=0)
+    assert "m=3" in select("fedavg + power_of_choice(3, d=6)")
+    assert "m=4" in select("fedavg + power_of_choice(3, d=6)", per_round=4)
+    assert "m=3" in select("fedavg + power_of_choice(3, d=6)", per_round=0)
+    assert select("fedavg + power_of_choice(m=3, d=6)", per_round=2) == "power_of_choice(m=2, d=6, reading='authors')"
+    assert "count=10" in select("fedavg + groups(0.3, 0.01)")
+    assert "count=4" in select("fedavg + groups(share=0.3, probability=0.01)", per_round=4)
     found = Experiment(clients=5, per_round=9)
     with pytest.raises(ValueError, match="per_round is 9, and there are 5 clients"):
         found.resolved(found.federation())

@@ -55,15 +55,21 @@ def fedprox(mu: NonNegative = 0.01) -> Algorithm:
 
 
 @named
-def scaffold(divisor: Literal["momentum", "plain"] = "momentum") -> Algorithm:
-    """FedAvg with control variates against client drift. Karimireddy et al., 2020."""
-    return fedavg() + Control(divisor)
+def scaffold(
+    divisor: Literal["momentum", "plain"] = "momentum",
+    option: Literal["I", "II"] = "II",
+    apply: Literal["gradient", "step"] = "gradient",
+    weights: Weights = "samples",
+) -> Algorithm:
+    """FedAvg with control variates against client drift. Karimireddy et al., 2020, whose mean is `uniform`."""
+    return fedavg(weights) + Control(divisor, option, apply)
 
 
 @named
 def fednova(weights: Weights = "samples", mu: NonNegative = 0.0) -> Algorithm:
-    """FedAvg with updates divided by how far the local steps reach. Wang et al., 2020."""
-    return fedavg(weights) + Normalise(weights, mu)
+    """FedAvg with updates divided by how far the local steps reach, and with `mu` a pull back to the global weights. Wang et al., 2020."""
+    plain = fedavg(weights)
+    return (plain + Proximal(mu) if mu else plain) + Normalise(weights, mu)
 
 
 @named
@@ -75,9 +81,14 @@ def feddyn(
 
 
 @named
-def moon(mu: NonNegative = 1.0, tau: Positive = 0.5, mode: Literal["eval", "train"] = "eval") -> Algorithm:
+def moon(
+    mu: NonNegative = 1.0,
+    tau: Positive = 0.5,
+    mode: Literal["eval", "train"] = "eval",
+    negative: Literal["local", "global"] = "local",
+) -> Algorithm:
     """FedAvg with features drawn to the global model's and away from the last local ones. Li et al., 2021."""
-    return fedavg() + Contrast(mu, tau, mode)
+    return fedavg() + Contrast(mu, tau, mode, negative)
 
 
 @named
@@ -205,9 +216,9 @@ def fedavgm(beta: Annotated[float, Range(0, 1)] = 0.7, form: Literal["heavy", "d
 
 
 @named
-def fedadam(lr: Positive = 0.1, beta1: Fraction = 0.9, beta2: Fraction = 0.99, tau: Positive = 0.001) -> Algorithm:
-    """FedAvg with Adam on the server. Reddi et al., 2021."""
-    return fedavg() + Adapt("adam", lr, beta1, beta2, tau)
+def fedadam(lr: Positive = 0.1, beta1: Fraction = 0.9, beta2: Fraction = 0.99, tau: Positive = 0.001, corrected: bool = False) -> Algorithm:
+    """FedAvg with Adam on the server. Reddi et al., 2021, who correct no bias."""
+    return fedavg() + Adapt("adam", lr, beta1, beta2, tau, corrected)
 
 
 @named

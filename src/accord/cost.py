@@ -48,6 +48,7 @@ class Cost:
     forwards: float  # forward passes for each batch, in units of one through the whole model
     backwards: float  # backward passes for each batch, in the same way
     extra: float  # forward and backward passes over all of a client's data in each round, beside the steps
+    asked: float = 0.0  # forward passes over all of a client's data that a round's selection asks for, for each client that takes part
 
     def __str__(self) -> str:
         passes = f"{_number(self.backwards)} {'pass' if abs(self.backwards - 1) < 0.005 else 'passes'}"
@@ -55,6 +56,8 @@ class Cost:
             passes += f" + {_number(self.forwards - self.backwards)} forward"
         if self.extra >= 0.005:
             passes += f", {_number(self.extra)} over all data a round"
+        if self.asked >= 0.005:
+            passes += f", {_number(self.asked)} forward over all data a round to choose"
         kept = f"keeps {self.units(self.kept)}, " if self.kept else ""
         server = f"server keeps {self.units(self.server)}, " if self.server else ""
         return f"down {self.units(self.down)}, up {self.units(self.up)}, {kept}{server}{passes}"
@@ -143,6 +146,7 @@ def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tup
         forwards=round(step[0] / unit[0], 4),
         backwards=round(step[1] / unit[1], 4),
         extra=round((sum(few) - 2 * sum(step)) / sum(unit), 4),
+        asked=asked / clients,
     )
 
 

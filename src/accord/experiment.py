@@ -26,7 +26,7 @@ from accord.pieces import use
 from accord.recipe import read
 from accord.rules import Steps
 from accord.seeds import number
-from accord.select import All, Uniform
+from accord.select import All, Select, Uniform
 
 EngineName = Literal["auto", "process", "threads", "processes"]
 _RULE = {
@@ -133,12 +133,12 @@ class Experiment:
         chosen: Algorithm = algorithm + self._select(algorithm.select)
         return chosen
 
-    def _select(self, select: Any) -> Any:
+    def _select(self, select: Select) -> Select:
         if self.per_round is None:
             return Uniform(min(5, self.clients or 5)) if select == All() else select
         if self.per_round == 0:
             return select
-        return dataclasses.replace(select, count=self.per_round) if hasattr(select, "count") else Uniform(self.per_round)
+        return select.taking(self.per_round)
 
     def federation(self) -> Federation:
         """The clients' data."""

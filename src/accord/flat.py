@@ -229,6 +229,9 @@ class Flat:
         """A second module of the same shape, for looking at other weights while this one trains; it takes no gradients."""
         other = Flat(copy.deepcopy(self.module))
         other.module.requires_grad_(False).eval()
+        for p in other.parameters.values():
+            p.grad = None
+        other.g = other.w.new_empty(0)
         return other
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -34,6 +34,10 @@ class Select:
         """The clients of this round, each at most once."""
         return list(range(draw.population))
 
+    def taking(self, count: int) -> Select:
+        """The same way to choose, of so many clients a round; uniform where it takes all."""
+        return Uniform(count)
+
 
 @named
 class All(Select):
@@ -54,25 +58,25 @@ class Uniform(Select):
 
 @named
 class PowerOfChoice(Select):
-    """Of `d` clients drawn in proportion to their samples, the `count` whose data the global model fits worst. Cho et al., 2022.
+    """Of `d` clients drawn in proportion to their samples, the `m` whose data the global model fits worst. Cho et al., 2022.
 
     Each of the d receives the model and answers with its loss over all its data, in order of which they are taken, ties as drawn.
-    `reading="table6"` is how FedOptz's Table 6 can be meant, whose d is not above its 10 clients a round: draw `count` clients
-    uniformly and train the `d` with the highest losses.
+    `reading="table6"` is how FedOptz's Table 6 can be meant, whose d is not above its 10 clients a round: draw `m` clients uniformly
+    and train the `d` with the highest losses. The authors average what comes back without weights (`fedavg(uniform)`).
     """
 
-    count: Count
+    m: Count
     d: Count
     reading: Literal["authors", "table6"] = "authors"
 
     def __post_init__(self) -> None:
-        few, many = (self.count, self.d) if self.reading == "authors" else (self.d, self.count)
+        few, many = (self.m, self.d) if self.reading == "authors" else (self.d, self.m)
         if few > many:
             raise ValueError(f"{self!r} keeps {few} of {many} clients: the number drawn must be at least the number kept")
 
     def choose(self, draw: Draw) -> list[int]:
         authors = self.reading == "authors"
-        drawn, kept = (self.d, self.count) if authors else (self.count, self.d)
+        drawn, kept = (self.d, self.m) if authors else (self.m, self.d)
         able = int((draw.sizes > 0).sum()) if authors else draw.population
         if drawn > able:
             raise ValueError(f"{self!r} draws more clients than the {able} there are with samples")
@@ -81,24 +85,27 @@ class PowerOfChoice(Select):
         order = np.argsort([-loss for loss in draw.losses(candidates)], kind="stable")
         return [candidates[i] for i in order[:kept]]
 
+    def taking(self, count: int) -> Select:
+        return replace(self, m=count)
+
 
 @named
 class Groups(Select):
-    """`count` clients a round, of whom a fixed group, a `share` of all, has the total `probability` at each draw. FedOptz, Table 5.
+    """A fixed group, a `share` of all clients, has the total `probability` at each of `count` draws in a round. FedOptz, Table 5.
 
     Inside the group a client has probability / (share N), outside (1 - probability) / ((1 - share) N); drawn without replacement.
     The paper has no program for this; who is in the group follows from `seed` alone and does not change.
     """
 
-    count: Count
     share: Fraction = 0.1
     probability: Fraction = 0.5
+    count: Count = 10
     seed: Whole = 0
 
     def members(self, population: int) -> list[int]:
         """The clients of the group.
 
-        >>> len(Groups(10, share=0.3).members(50))
+        >>> len(Groups(share=0.3).members(50))
         15
         """
         size = round(self.share * population)
@@ -111,3 +118,6 @@ class Groups(Select):
         if np.count_nonzero(p) < self.count:
             raise ValueError(f"{self!r} asks for {self.count} clients, and only {np.count_nonzero(p)} of {draw.population} can be drawn")
         return sorted(int(k) for k in draw.rng.choice(draw.population, self.count, replace=False, p=p / p.sum()))
+
+    def taking(self, count: int) -> Select:
+        return replace(self, count=count)

@@ -36,6 +36,17 @@ def test_power_of_choice_is_the_authors(golden: Path) -> None:
         assert asked == known.arrays["expected_pow-d/candidates"][r].tolist()
 
 
+def test_uniform_sampling_is_fedsols(golden: Path) -> None:
+    """Its program draws with numpy's old generator, seeded by the round: the same clients from the same stream."""
+    known = case(golden, "client_sampling")
+    for name, wanted in known.arrays.items():
+        if name.startswith("expected_fedsol/"):
+            population, ratio = (part[1:] for part in name.removeprefix("expected_fedsol/").split("_"))
+            for r, clients in enumerate(wanted.tolist()):
+                select = accord.uniform(max(int(int(population) * float(ratio)), 1))
+                assert select.choose(draw(int(population), np.random.RandomState(r), [])) == sorted(clients)
+
+
 def test_table_six_trains_the_worst_of_a_uniform_draw() -> None:
     losses = [float(k % 7) for k in range(40)]
     rng, same = np.random.default_rng(3), np.random.default_rng(3)
@@ -60,21 +71,21 @@ def test_power_of_choice_refuses_what_cannot_be_drawn() -> None:
 
 
 def test_groups_come_in_their_share() -> None:
-    select = accord.groups(10, share=0.1, probability=0.5)
+    select = accord.groups(share=0.1, probability=0.5)
     inside = set(select.members(100))
     assert len(inside) == 10
-    assert inside == set(accord.groups(3, share=0.1, probability=0.9).members(100))
-    assert inside != set(accord.groups(10, share=0.1, seed=1).members(100))
-    firsts = [accord.groups(1, 0.1, 0.5).choose(draw(100, np.random.default_rng(r), []))[0] for r in range(2000)]
+    assert inside == set(accord.groups(share=0.1, probability=0.9, count=3).members(100))
+    assert inside != set(accord.groups(share=0.1, seed=1).members(100))
+    firsts = [accord.groups(0.1, 0.5, 1).choose(draw(100, np.random.default_rng(r), []))[0] for r in range(2000)]
     assert abs(np.mean([k in inside for k in firsts]) - 0.5) < 0.05
-    rare = [accord.groups(10, 0.3, 0.0001).choose(draw(100, np.random.default_rng(r), [])) for r in range(50)]
-    assert not set(accord.groups(10, 0.3).members(100)) & {k for chosen in rare for k in chosen}
+    rare = [accord.groups(0.3, 0.0001).choose(draw(100, np.random.default_rng(r), [])) for r in range(50)]
+    assert not set(accord.groups(0.3).members(100)) & {k for chosen in rare for k in chosen}
     assert all(len(set(chosen)) == 10 for chosen in rare)
 
 
 def test_groups_refuse_what_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="only 2 of 20 can be drawn"):
-        accord.groups(5, share=0.1, probability=1.0).choose(draw(20, np.random.default_rng(0), []))
+        accord.groups(share=0.1, probability=1.0, count=5).choose(draw(20, np.random.default_rng(0), []))
 
 
 # --- personal models -------------------------------------------------------------------------------------------------------------------

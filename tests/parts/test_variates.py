@@ -46,6 +46,32 @@ def test_fednova_official_client_and_step(golden: Path) -> None:
     compare(known, layout, w, "expected/after_average/1/")
 
 
+def test_fednova_with_a_pull_is_the_official_proximal_optimiser() -> None:
+    """Its program, line by line: d + mu (w - w0) goes into the buffer, and the normaliser shrinks by 1 - lr mu at each step."""
+    torch.manual_seed(0)
+    lr, momentum, decay, mu = 0.1, 0.9, 0.01, 0.5
+    module = torch.nn.Linear(3, 2).double()
+    deal = [(torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 1, 0])) for _ in range(5)]
+    reply = accord.local_round(accord.fednova(mu=mu) + accord.sgd(lr=lr, momentum=momentum, decay=decay), module, deal)
+    start = [p.detach().clone() for p in module.parameters()]
+    speeds = [torch.zeros_like(p) for p in start]
+    counter = a = 0.0
+    for x, y in deal:
+        module.zero_grad()
+        torch.nn.functional.cross_entropy(module(x), y).backward()
+        with torch.no_grad():
+            for p, old, v in zip(module.parameters(), start, speeds, strict=True):
+                assert p.grad is not None
+                v.mul_(momentum).add_(p.grad + decay * p).add_(p - old, alpha=mu)
+                p.sub_(v, alpha=lr)
+        counter = counter * momentum + 1
+        a = (a + counter) * (1 - lr * mu) + 1
+    close(reply.w, torch.cat([p.detach().flatten() for p in module.parameters()]), 1e-12)
+    assert float(reply.up[accord.normalise(mu=mu)]["a"][0]) == pytest.approx(a, rel=1e-12)
+    assert accord.fednova(mu=0.0) == accord.fednova()
+    assert accord.fednova(mu=mu).parts[1] == accord.proximal(mu)
+
+
 def uploads(known: Case) -> tuple[accord.Layout, list[accord.Reply]]:
     layout = accord.Layout.of(known.group("global/"))
     replies = [accord.Reply(layout.pack(known.group(f"local/{k}/")), samples=n) for k, n in enumerate(known.hyper["n_k"])]
