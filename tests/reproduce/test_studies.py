@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from accord.data.read import read_data
 from accord.experiment import Experiment
 from accord.recipe import read
 from accord.reports.record import read_run
@@ -92,6 +92,15 @@ def shortened(study: Study) -> Study:
     return dataclasses.replace(study, cells=tuple(short))
 
 
+@cache
+def weights(model: str, data: str) -> int:
+    """How many a model has on these data, without any memory for them."""
+    facts = facts_of(Experiment(data=data))
+    assert facts is not None, data
+    with torch.device("meta"):
+        return sum(p.numel() for p in read(model, "model").build(facts.shape, facts.classes).parameters())
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_a_study_names_exists(name: str) -> None:
     study = load(name)
@@ -105,10 +114,7 @@ def test_what_a_study_names_exists(name: str) -> None:
         assert experiment.recipe().parts
         read(experiment.split, "split")
     for model, data in {(cell.experiment.model, cell.experiment.data) for cell in study.trained}:
-        facts = facts_of(Experiment(data=data))
-        assert facts is not None, read_data(data)
-        with torch.device("meta"):
-            assert read(model, "model").build(facts.shape, facts.classes)
+        assert weights(model, data) > 100
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if load(name).trained])
