@@ -87,32 +87,49 @@ def _panel(picture: Picture, place: int, column: str) -> Picture:
 
 
 def measured(study: Study, found: Sequence[Outcome]) -> Iterator[Picture]:
-    """The cells' numbers over the columns, one line a row, with the paper's beside them where it prints any."""
-    units = {each.cell.unit for each in found}
-    drawn = figure(study.figure.x if study.figure else "", ", ".join(sorted(units)), height=430)
-    for place, row in enumerate(study.rows):
-        cells = [each for each in found if each.cell.row == row and each.mean is not None]
-        if cells:
-            drawn.add_scatter(
-                x=[each.cell.column for each in cells],
-                y=[each.mean for each in cells],
-                error_y={"type": "data", "array": [each.deviation or 0.0 for each in cells], "visible": True},
-                mode="lines+markers",
-                line=line(place),
-                marker={"symbol": symbol(place), "size": 8},
-                name=label(row),
-                hovertemplate="%{x}: %{y:.2f}",
-            )
-        said = [each for each in found if each.cell.row == row and each.cell.number is not None]
-        if said:
-            drawn.add_scatter(
-                x=[each.cell.column for each in said],
-                y=[each.cell.number for each in said],
-                mode="markers",
-                marker={"symbol": f"{symbol(place)}-open", "size": 11, "color": line(place)["color"]},
-                name=f"{label(row)}, paper",
-                hovertemplate="%{x}: %{y:.2f} in the paper",
-            )
-    if drawn.data:
-        caption = "Measured: filled, with the standard deviation over seeds. Open: the paper's numbers."
-        yield Picture("measures", study.title, caption, drawn)
+    """The cells' numbers over the columns, one line a row, with the paper's beside them where it prints any.
+
+    Columns whose names begin alike, as in 'Epochs: 5', make a picture of their own, and so does each unit.
+    """
+    parts: dict[tuple[str, str], list[Outcome]] = {}
+    for each in found:
+        head, colon, _ = each.cell.column.partition(": ")
+        parts.setdefault((head if colon else "", each.cell.unit), []).append(each)
+    for number, ((head, unit), cells) in enumerate(parts.items()):
+        drawn = figure(head or (study.figure.x if study.figure else ""), unit, height=430)
+        for place, row in enumerate(study.rows):
+            _row(drawn, place, row, [each for each in cells if each.cell.row == row])
+        if drawn.data:
+            caption = "Measured: filled, with the standard deviation over seeds. Open: the paper's numbers."
+            key, title = ("measures", study.title) if len(parts) == 1 else (f"measures-{number}", f"{study.title}: {head or unit}")
+            yield Picture(key, title, caption, drawn)
+
+
+def _row(drawn: Any, place: int, row: str, cells: Sequence[Outcome]) -> None:
+    """The cells of one row: measured, with their spread over seeds, and the paper's."""
+    known, said = [each for each in cells if each.mean is not None], [each for each in cells if each.cell.number is not None]
+    if known:
+        drawn.add_scatter(
+            x=[_place(each) for each in known],
+            y=[each.mean for each in known],
+            error_y={"type": "data", "array": [each.deviation or 0.0 for each in known], "visible": True},
+            mode="lines+markers",
+            line=line(place),
+            marker={"symbol": symbol(place), "size": 8},
+            name=label(row),
+            hovertemplate="%{x}: %{y:.4g}",
+        )
+    if said:
+        drawn.add_scatter(
+            x=[_place(each) for each in said],
+            y=[each.cell.number for each in said],
+            mode="markers",
+            marker={"symbol": f"{symbol(place)}-open", "size": 11, "color": line(place)["color"]},
+            name=f"{label(row)}, paper",
+            hovertemplate="%{x}: %{y:.4g} in the paper",
+        )
+
+
+def _place(each: Outcome) -> str:
+    """Where a cell stands on the axis."""
+    return each.cell.column.rpartition(": ")[2]

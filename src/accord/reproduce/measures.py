@@ -152,18 +152,34 @@ class Heterogeneity(Measure):
 
 
 @named
+class Held(Measure):
+    """How many classes a client has samples of, on average."""
+
+    unit: ClassVar[str] = "classes"
+
+    def of(self, run: Run) -> float | None:
+        return mean([sum(count > 0 for count in counts) for counts in run.federation.get("counts", [])])
+
+
+@named
 class Tracked(Measure):
-    """A number that `--track` recorded in the last round, such as `tracked('drift.consistency')` or `tracked('knowledge.mean')`.
+    """A number that `track` recorded in the last round: `tracked('drift.consistency')`, `tracked('knowledge.mean', percent=True)`.
 
     With `last` it is the mean over the last so many rounds.
     """
 
     entry: str
     last: Count = 1
+    percent: bool = False
+
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        """Per cent, if it is asked for."""
+        return "%" if self.percent else ""
 
     def of(self, run: Run) -> float | None:
-        found = [inside(row, self.entry) for row in run.rounds[-self.last :]]
-        return mean([value for value in found if value is not None])
+        held = mean([value for row in run.rounds[-self.last :] if (value := inside(row, self.entry)) is not None])
+        return None if held is None else 100 * held if self.percent else held
 
 
 @named

@@ -17,7 +17,7 @@ from accord.recipe import read
 from accord.reproduce.figures import Figure
 from accord.reproduce.measures import Measure
 
-_OWN = ("measure", "over", "plus", "numbers", "spreads", "stand_in")  # what rows and columns say besides an experiment's settings
+_OWN = ("fill", "measure", "over", "plus", "numbers", "spreads", "stand_in")  # what rows and columns say besides an experiment's settings
 _ABSENT = "-"  # stands where the table has no cell
 
 
@@ -65,7 +65,8 @@ class Study:
     """One file of `experiments/<paper>/`: what it shows, and its cells in the order of the paper.
 
     `stand_in` are settings that take the place of those of the same name where the data set of the paper is absent; rows and
-    columns may add to them.
+    columns may add to them. `fill` puts values into the algorithm: with `fill = { rho = 0.5 }` in a column, "fedsol(rho={rho})" in
+    a row is "fedsol(rho=0.5)" there.
 
     >>> study = load("fedconst/table3")
     >>> study.cells[6].name, study.cells[6].number, study.cells[6].experiment.rounds
@@ -189,6 +190,8 @@ def _cell(
     settings = {key: value for key, value in said.items() if key not in _OWN}
     added = [str(each["plus"]) for each in (base, across, down) if "plus" in each]
     text = " + ".join([str(settings.pop("algorithm", "fedavg")), *added])
+    for key, value in {key: value for each in (base, across, down) for key, value in each.get("fill", {}).items()}.items():
+        text = text.replace(f"{{{key}}}", str(value))
     measure = read(str(said.get("measure", "accuracy")), Measure.kind)
     experiment = Experiment(per_round=0, name=row).with_({**settings, "algorithm": text}, place)
     instead = {key: value for each in (base, across, down) for key, value in each.get("stand_in", {}).items()}
