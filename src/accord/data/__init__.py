@@ -8,6 +8,7 @@ from accord.data.dirichlet import Dirichlet
 from accord.data.federation import Federation
 from accord.data.groups import Groups
 from accord.data.hub import Folder, Hub
+from accord.data.imagenet import Imagenet100, Imagenet200
 from accord.data.medmnist import Pathmnist, Tissuemnist
 from accord.data.npz import Npz
 from accord.data.partition import Iid, Natural, Quantity, Split
@@ -38,6 +39,8 @@ __all__ = [
     "Groups",
     "Hub",
     "Iid",
+    "Imagenet100",
+    "Imagenet200",
     "Loaded",
     "Mnist",
     "Natural",
