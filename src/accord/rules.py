@@ -43,6 +43,12 @@ class Uniform(Steps):
         return int(torch.randint(self.low, self.high + 1, (), generator=rng))
 
 
+def _touched(ws: list[Tensor], gs: list[Tensor], vs: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The pieces that have a gradient."""
+    at = [k for k, g in enumerate(gs) if bool(g.any())]
+    return [ws[k] for k in at], [gs[k] for k in at], [vs[k] for k in at if vs]
+
+
 class Rule:
     """A local optimiser."""
 
@@ -59,7 +65,8 @@ class SGD(Rule):
 
     `epochs` passes over the client's data in shuffled batches of `batch`, or exactly `steps` batches. The learning rate of round r
     is `lr * lr_decay ** r`. `on` says which parameters move; `clip` bounds the norm of the gradient. With `persist` each client goes
-    on with its own v from round to round, as FedAlign's program does.
+    on with its own v from round to round, as FedAlign's program does. With `skip` a tensor whose gradient is zero throughout, as in a
+    block that stochastic depth has dropped, is left alone in that step by decay and momentum too: what torch does where it is None.
     """
 
     lr: Positive = 0.02
@@ -74,6 +81,7 @@ class SGD(Rule):
     on: On = "all"
     clip: Positive | None = None
     persist: bool = False
+    skip: bool = False
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
@@ -82,6 +90,8 @@ class SGD(Rule):
     def start(self, client: Client) -> Callable[[], None]:
         """The function that makes one step from `client.g`; the momentum lies in `client.memo`."""
         w, g, spans = client.w, client.g, client.layout.spans(self.on)
+        if self.skip:
+            spans = tuple(slice(s.start, s.stop) for s in client.layout.slots if any(k.start <= s.start < k.stop for k in spans))
         v = self._velocity(client) if self.momentum else None
         ws, gs = [w[s] for s in spans], [g[s] for s in spans]
         vs = [] if v is None else [v[s] for s in spans]
@@ -92,10 +102,11 @@ class SGD(Rule):
             if self.clip is not None:
                 g.mul_((self.clip / (g.norm() + 1e-6)).clamp(max=1.0))
             decay = 0.0 if client.decayed else self.decay
+            a, b, c = _touched(ws, gs, vs) if self.skip else (ws, gs, vs)
             if fused is None:
-                sgd(ws, gs, vs or [None] * len(ws), lr=client.lr, weight_decay=decay, **constants)  # type: ignore[arg-type]
-            else:
-                fused(ws, gs, vs, lr=client.lr, weight_decay=decay, is_first_step=False, **constants)
+                sgd(a, b, c or [None] * len(a), lr=client.lr, weight_decay=decay, **constants)  # type: ignore[arg-type]
+            elif a:
+                fused(a, b, c, lr=client.lr, weight_decay=decay, is_first_step=False, **constants)
 
         return update
 
