@@ -57,8 +57,13 @@ class Checkpoint:
 
     def load(self, server: Server, store: Store) -> dict[str, Any] | None:
         """Put server and store where the checkpoint left them, and return its notes; None when there is none."""
+        notes = self.read(server)
+        store.restore({} if notes is None else notes["clients"])
+        return notes
+
+    def read(self, server: Server) -> dict[str, Any] | None:
+        """Put the server where the checkpoint left it, and return the notes with the versions of the clients' states; writes nothing."""
         if not self.manifest.is_file():
-            store.restore({})
             return None
         try:
             notes: dict[str, Any] = json.loads(self.manifest.read_text(encoding="utf-8"))
@@ -68,7 +73,7 @@ class Checkpoint:
             for label, tensor in tensors.items():
                 index, _, name = label.partition("/")
                 found.setdefault(server.algorithm.keys[int(index)], {})[name] = tensor
-            versions = {int(client): version for client, version in notes["clients"].items()}
+            notes["clients"] = {int(client): version for client, version in notes["clients"].items()}
         except (ValueError, LookupError, TypeError, AttributeError, OSError, SafetensorError) as error:
             raise damaged(self.folder, error) from None
         if w.shape != server.w.shape or b.shape != server.b.shape:
@@ -76,7 +81,6 @@ class Checkpoint:
                 f"the checkpoint in {self.folder} is of another model ({len(w)} weights, not {len(server.w)}): remove that folder"
             )
         server.w, server.b, server.round, server.state = w, b, at, dict(found)
-        store.restore(versions)
         return notes
 
 

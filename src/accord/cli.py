@@ -16,6 +16,7 @@ import click
 
 from accord import catalogue, listing, presets
 from accord import tune as tuning
+from accord.analysis.command import analyze_command
 from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
 from accord.engines.crew import Lost
@@ -201,6 +202,7 @@ def list_command(what: str, use: Sequence[str], texts: Sequence[str], data: str,
 
 
 accord.add_command(reproduce_command)
+accord.add_command(analyze_command)
 
 
 def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:

@@ -16,12 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from accord.algorithm import Algorithm
-from accord.client import first_down, local_round
+from accord.client import Client, first_down, local_round
 from accord.cohort import Reply
+from accord.data.pool import Batch
 from accord.flat import Flat, Output
 from accord.jobs import Kept
 from accord.parts.task import Task
 from accord.recipe import read
+from accord.seeds import stream
 from accord.select import Draw
 from accord.server import first_state, traffic
 
@@ -148,6 +150,70 @@ def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tup
         extra=round((sum(few) - 2 * sum(step)) / sum(unit), 4),
         asked=asked / clients,
     )
+
+
+def forward_flops(algorithm: Algorithm, module: nn.Module, batch: tuple[Tensor, Tensor], steps: int = 20) -> float:
+    """The floating-point operations of all forward passes of training a sample, sub-networks and second models included.
+
+    Those of matrix products and convolutions, as PyTorch's counter knows them: a multiplication with its addition is two. It is the
+    mean over some steps of a client's second round on this batch, as some methods draw what they compute.
+
+    >>> net = nn.Linear(8, 4)
+    >>> forward_flops(read("fedavg"), net, (torch.randn(2, 8), torch.tensor([0, 1])), 2)
+    64.0
+    """
+    x, y = batch
+    train = partial(_train, module, x, y, algorithm)
+    kept = train(2).kept
+    (few, _), (many, _) = _work(partial(train, 1, kept)), _work(partial(train, 1 + steps, kept))
+    return (many - few) / steps / len(y)
+
+
+def stored_parameters(algorithm: Algorithm, module: nn.Module, batch: tuple[Tensor, Tensor]) -> int:
+    """How many parameters a client holds while it trains: its model's, the global model's if the method looks back at it, and states.
+
+    Whether it looks back is found out by showing it another global model and comparing what it does. Buffers of the optimiser and the
+    statistics of BatchNorm are not counted.
+
+    >>> batch = torch.randn(2, 8), torch.tensor([0, 1])
+    >>> [stored_parameters(read(text), nn.Linear(8, 4, bias=False), batch) for text in ("fedavg", "fedprox", "scaffold")]
+    [32, 64, 128]
+    """
+    x, y = batch
+    kept = _train(module, x, y, algorithm, 2).kept
+    own = {key: state for key, state in kept.items() if key not in (algorithm.rule, algorithm.buffers)}
+    size = Flat(copy.deepcopy(module)).layout.size
+    one, other = (_replied(module, x, y, algorithm, kept, away) for away in (0.0, 0.01))
+    looks = not (one.w.equal(other.w) and _same(one.kept, other.kept) and _same(one.up, other.up))
+    states = sum(t.numel() for state in own.values() for name, t in state.items() if name != "b")
+    return size * (2 if looks else 1) + states + _count(first_down(algorithm, torch.zeros(size)))
+
+
+def _replied(module: nn.Module, x: Tensor, y: Tensor, algorithm: Algorithm, kept: Kept, away: float) -> Reply:
+    """What a client answers whose global model lies so far from where its own begins."""
+    flat = Flat(copy.deepcopy(module))
+    w = flat.w.clone()
+    data = [Batch(x.clone(), y)]
+    client = Client(
+        algorithm,
+        flat,
+        w + away * torch.randn(w.shape, generator=stream(0, "away")).to(w),
+        down=first_down(algorithm, w),
+        kept=kept,
+        rng=lambda: stream(0, "client", 1, 0),
+        round=1,
+        samples=len(y),
+        data=lambda size: data,
+    )
+    flat.load(w)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        client.train(Batch(x.clone(), y) for _ in range(2))
+    return client.reply()
+
+
+def _same(one: Kept, other: Kept) -> bool:
+    return all(t.equal(other[key][name]) for key, state in one.items() for name, t in state.items())
 
 
 def _seeded(module: nn.Module | None, batch: tuple[Tensor, Tensor] | None) -> tuple[nn.Module, tuple[Tensor, Tensor]]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from accord import analysis as analysis
 from accord import catalogue
 from accord.check import nearest
 from accord.cost import cost
@@ -27,6 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "models": ("model",),
     "data": ("data", "augment"),
     "splits": ("split",),
+    "analyses": ("analysis",),
     "engines": (),
     "experiments": (),
 }
