@@ -162,13 +162,23 @@ HEADINGS = ("Row", "Column", "Paper", "Measured", "Seeds", "Rounds", "Difference
 
 def cells_of(each: Outcome, kinds: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The texts of one line of the table; `kinds` are the ways in which cells are reduced, which the reasons below it number."""
-    deviations = [f" ± {value:.2f}" if value is not None else "" for value in (each.cell.spread, each.deviation)]
-    paper = NOTHING if each.cell.number is None else f"{each.cell.number:g}{deviations[0]}"
-    measured = NOTHING if each.mean is None else f"{each.mean:.2f}{deviations[1]}"
+    at = digits(each.cell.number if each.mean is None else each.mean)
+    deviations = [f" ± {value:.{at}f}" if value is not None else "" for value in (each.cell.spread, each.deviation)]
+    paper = NOTHING if each.cell.number is None else f"{each.cell.number:.5g}{deviations[0]}"
+    measured = NOTHING if each.mean is None else f"{each.mean:.{at}f}{deviations[1]}"
     inside = {None: NOTHING, True: "yes", False: "no"}[each.inside]
-    difference = NOTHING if each.difference is None else f"{each.difference:+.2f}".replace("-", "−")
+    difference = NOTHING if each.difference is None else f"{each.difference:+.{at}f}".replace("-", "−")
     said = "not run" if each.missing else f"reduced ({kinds.index(each.reduced) + 1})" if each.reduced else ""
     return each.cell.row, each.cell.column, paper, measured, str(len(each.values)), str(each.rounds), difference, inside, said
+
+
+def digits(value: float | None) -> int:
+    """How many decimals tables print of a number: two, more where it is small and none where it is large.
+
+    >>> digits(59.66), digits(0.97), digits(23110.0)
+    (2, 4, 0)
+    """
+    return 2 if value is None or 1 <= abs(value) < 1000 else 0 if abs(value) >= 1000 else 4
 
 
 def markdown(found: Sequence[Outcome]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from accord.reports.statistics import interval, mean
-from accord.reproduce.outcome import Outcome
+from accord.reproduce.outcome import Outcome, digits
 from accord.reproduce.study import Claim, Study
 
 
@@ -48,13 +48,13 @@ class Verdict:
         if middle is None:
             return "–"
         alone = ", computed" if self.computed else ", one seed"
-        between = f" [{_signed(ends[0])}, {_signed(ends[1])}], {len(self.differences)} seeds" if ends else alone
-        return f"{_signed(middle)} {self.unit}{between}{', reduced' if self.reduced else ''}"
+        at = 2 if self.unit == "points" else digits(middle)
+        between = f" [{_signed(ends[0], at)}, {_signed(ends[1], at)}], {len(self.differences)} seeds" if ends else alone
+        return f"{_signed(middle, at)} {self.unit}{between}{', reduced' if self.reduced else ''}"
 
 
-def _signed(value: float) -> str:
-    text = f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.3g}"
-    return text.replace("-", "−")
+def _signed(value: float, decimals: int) -> str:
+    return f"{value:+.{decimals}f}".replace("-", "−")
 
 
 def verdicts(study: Study, found: Sequence[Outcome]) -> Iterator[Verdict]:
