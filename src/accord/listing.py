@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import types
@@ -20,6 +21,7 @@ from accord.cost import cost
 from accord.data.build import federate
 from accord.data.read import read_data
 from accord.engines import ABOUT
+from accord.models import check
 from accord.recipe import Entry, entries
 
 KINDS: Mapping[str, tuple[str, ...]] = {
@@ -35,7 +37,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def rows(what: str) -> Iterator[dict[str, str]]:
-    """Name, arguments and effect of everything of one kind, and the cost of algorithms.
+    """Name, arguments and effect of everything of one kind, the cost of algorithms, and what models give and which algorithms they fit.
 
     >>> next(rows("algorithms")).keys()
     dict_keys(['name', 'kind', 'arguments', 'effect', 'cost'])
@@ -51,13 +53,22 @@ def rows(what: str) -> Iterator[dict[str, str]]:
         for kind in KINDS[what]:
             for e in entries(kind):
                 row = {"name": e.name, "kind": kind, "arguments": arguments(e), "effect": e.summary}
-                yield row | {"cost": _cost(e)} if kind == "algorithm" else row
+                yield row | ({"cost": _cost(e)} if kind == "algorithm" else {"fit": _fit(e)} if kind == "model" else {})
 
 
 def _cost(entry: Entry) -> str:
     """The cost of an algorithm with its defaults; empty for one that needs arguments or a model of its own."""
     try:
         return str(cost(entry.make()))
+    except ValueError:
+        return ""
+
+
+def _fit(entry: Entry) -> str:
+    """What a model gives and serves, seen on a small one; empty for one that needs arguments or other data."""
+    try:
+        made = entry.make()
+        return check(dataclasses.replace(made, **made.tiny).build(made.example, 4)).brief
     except ValueError:
         return ""
 
@@ -127,6 +138,6 @@ def show(found: Sequence[Mapping[str, str]], as_json: bool) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in found:
-        said = (row["effect"], row["arguments"], row.get("cost", ""))
+        said = (row["effect"], row["arguments"], row.get("cost", ""), row.get("fit", ""))
         table.add_row(Text(row["name"], style="bold"), Text("\n".join(t for t in said if t)))
     Console(highlight=False).print(table)

@@ -244,8 +244,6 @@ TINY = {
     "stochastic depth": lambda: ResNet(Basic, (1, 1, 1), 4, 3, 4, survivals=(1.0, 0.7, 0.4), projection=True),
     "no norm": lambda: ResNet(Basic, (1, 1), 4, 3, 4, norm="none", bias=False),
     "group": lambda: ResNet(Basic, (1, 1), 4, 3, 4, norm="group"),
-    "vgg": lambda: accord.read("vgg11(width=2)", "model").build((3, 8, 8), 4),
-    "cnn": lambda: accord.read("cnn(hidden=8)", "model").build((3, 8, 8), 4),
 }
 
 

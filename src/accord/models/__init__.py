@@ -2,6 +2,7 @@
 
 from accord.models.cnn import Cnn, ConvNet, femnist_cnn
 from accord.models.drop import survival
+from accord.models.fit import Fit, check
 from accord.models.lenet import LeNet, LeNet5
 from accord.models.mlp import Mlp, PerceptronNet
 from accord.models.model import Model
@@ -19,6 +20,7 @@ __all__ = [
     "CharRnn",
     "Cnn",
     "ConvNet",
+    "Fit",
     "LeNet",
     "LeNet5",
     "Mlp",
@@ -33,6 +35,7 @@ __all__ = [
     "Vgg11",
     "ViT",
     "VitSmall",
+    "check",
     "femnist_cnn",
     "sl_vit",
     "slimmed",

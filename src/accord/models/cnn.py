@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -72,6 +75,8 @@ class Cnn(Model):
     >>> [sum(p.numel() for p in Cnn().build(shape, 10).parameters()) for shape in ((3, 32, 32), (1, 28, 28))]
     [2156490, 1664970]
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"hidden": 8}
 
     padding: Whole = 2
     hidden: Whole = 512

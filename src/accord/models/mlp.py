@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -50,6 +52,8 @@ class Mlp(Model):
     >>> sum(p.numel() for p in Mlp((200,)).build((64,), 10).parameters())
     15010
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"hidden": (8,)}
 
     hidden: tuple[Count, ...] = (200,)
     bias: bool = True

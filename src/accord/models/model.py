@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -16,6 +17,8 @@ class Model:
     """
 
     kind: ClassVar[str] = "model"
+    tiny: ClassVar[Mapping[str, Any]] = {}  # arguments that make it small enough to be tried out
+    example: ClassVar[tuple[int, ...]] = (3, 16, 16)  # the shape of a sample that it reads
     name: str
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +155,8 @@ class ResNet18(Model):
     11173962
     """
 
+    tiny: ClassVar[Mapping[str, Any]] = {"width": 2}
+
     width: Count = 64
     stem: Stem = "cifar"
     norm: Norm = "batch"
@@ -188,6 +191,8 @@ class ResNet56(Model):
     >>> sum(p.numel() for p in ResNet56().build((3, 32, 32), 100).parameters())
     614452
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"width": 2}
 
     width: Count = 16
     norm: Norm = "batch"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class StochasticNet(nn.Module):
 
     def __init__(self, body: nn.Module, width: int, classes: int, samples: int = 20, logits: Literal["drawn", "direct"] = "drawn") -> None:
         nn.Module.__init__(self)
+        self.stages = tuple(f"net.{name}" for name in getattr(body, "stages", ()))
         self.net, self.samples, self.drawn = body, samples, logits == "drawn"
         self.cls = nn.Linear(width if self.drawn else 2 * width, classes)
 
@@ -56,6 +58,8 @@ class Stochastic(Model):
     FedOptz's study reads the logits from relu of the body's output instead and draws z for the penalty alone (`logits="direct"`,
     width 1024 on its network).
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"of": Cnn(hidden=8), "width": 4}
 
     of: Model = Cnn()
     width: Count = 64

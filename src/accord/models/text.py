@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor, nn
 
@@ -76,6 +77,9 @@ class CharRnn(Model):
     >>> sum(p.numel() for p in CharRnn().build((80,), 90).parameters()) - 2 * 4 * 256
     820522
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"hidden": 8}
+    example: ClassVar[tuple[int, ...]] = (8,)
 
     embed: Count = 8
     hidden: Count = 256

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -78,6 +81,8 @@ class Vgg11(Model):
     >>> sum(p.numel() for p in Vgg11().build((3, 32, 32), 10).parameters())
     9750922
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"width": 2}
 
     width: Count = 64
     bias: bool = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,8 @@ class VitSmall(Model):
     >>> sum(p.numel() for p in VitSmall().build((3, 32, 32), 10).parameters())
     6176275
     """
+
+    tiny: ClassVar[Mapping[str, Any]] = {"width": 8, "depth": 3, "heads": 2, "dim_head": 4, "hidden": 8}
 
     patch: Count | None = None
     width: Count = 192
