@@ -380,8 +380,10 @@ def test_a_report_of_runs_and_comparisons(tmp_path: Path) -> None:
 def test_every_list(kind: str) -> None:
     found = good("list", kind, "--json").json
     assert found
-    assert all(set(row) - {"cost"} == {"name", "kind", "arguments", "effect"} for row in found)
+    assert all(set(row) - {"cost", "fit"} == {"name", "kind", "arguments", "effect"} for row in found)
     assert all(("cost" in row) == (row["kind"] == "algorithm") for row in found)
+    assert all(("fit" in row) == (row["kind"] == "model") for row in found)
+    assert all("every algorithm" in row["fit"] for row in found if row["kind"] == "model" and not row["name"].startswith("test_"))
     shown = good("list", kind).out
     assert all(row["name"] in shown for row in found)
     if kind not in ("engines", "experiments"):

@@ -15,12 +15,13 @@ from accord.algorithm import Algorithm
 from accord.data.federation import Federation
 from accord.data.pool import Pool
 from accord.data.shards import Shards
+from accord.engines import Engine
 from accord.engines.process import Process
 from accord.evaluation import evaluate
-from accord.flat import Output, head_of
+from accord.flat import Flat, Output, head_of
 from accord.models.slim import slimmed
 from accord.recipe import entries
-from accord.server import Server, rounds
+from accord.server import Server, first_state, rounds, traffic
 from accord.store import Store
 
 _SIDES = (32, 28, 16, 64, 224, 8)  # of images that are tried, in this order
@@ -103,7 +104,7 @@ def check(module: nn.Module, x: Tensor | None = None) -> Fit:
         torch.manual_seed(0)
         x, out = _answered(copied, x)
         federation = _federation(x, out)
-        found = {name: _refusal(algorithm, copied, federation) for name, algorithm in _catalogue()}
+        rigid, found = _rigid(copied, x), _refusals(copied, federation)
         stages = getattr(module, "stages", ())
         return Fit(
             type(module).__name__,
@@ -113,7 +114,7 @@ def check(module: nn.Module, x: Tensor | None = None) -> Fit:
             head_of(module),
             () if out.features is None else tuple(out.features.shape[1:]),
             (stages,) if isinstance(stages, str) else tuple(stages),
-            _rigid(copied, x),
+            rigid,
             tuple(name for name, why in found.items() if not why),
             {name: why for name, why in found.items() if why},
         )
@@ -176,15 +177,22 @@ def _federation(x: Tensor, out: Output) -> Federation:
     return Federation(pool, shards, 1, classes, pool, pool, shards)
 
 
-def _refusal(algorithm: Algorithm, module: nn.Module, federation: Federation) -> str:
-    """Why one round of an algorithm, and what it predicts with afterwards, cannot be; empty where they can."""
+def _refusals(module: nn.Module, federation: Federation) -> dict[str, str]:
+    """Why each algorithm cannot be, by its name; empty where it can."""
+    with Process(module, federation) as engine:
+        model = Flat(copy.deepcopy(module))
+        b = model.read_statistics()
+        return {name: _refusal(algorithm, model, b, federation, engine) for name, algorithm in _catalogue()}
+
+
+def _refusal(algorithm: Algorithm, model: Flat, b: Tensor, federation: Federation, engine: Engine) -> str:
+    """Why one round of an algorithm, and what it predicts with afterwards, cannot be."""
     store = Store(algorithm.keys)
     try:
-        server = Server.start(algorithm, module)
-        with Process(copy.deepcopy(module), federation) as engine:
-            for _ in rounds(algorithm, module, federation, rounds=1, engine=engine, server=server, store=store):
-                pass
-            evaluate(server, federation, engine, kept=store.get, personal=True, kinds=("personal",))
+        server = Server(algorithm, model.w.clone(), b, first_state(algorithm, model.w), traffic=traffic(algorithm, model))
+        for _ in rounds(algorithm, model.module, federation, rounds=1, engine=engine, server=server, store=store):
+            pass
+        evaluate(server, federation, engine, kept=store.get, personal=True, kinds=("personal",))
     except ValueError as error:
         return str(error)
     except Exception as error:  # of the module's own making
