@@ -19,6 +19,7 @@ from accord import tune as tuning
 from accord.analysis.command import analyze_command
 from accord.check import nearest
 from accord.compare import Cell, cells, compare, verify
+from accord.deploy.command import federate_command, join_command, keys_command, serve_command
 from accord.engines.crew import Lost
 from accord.experiment import Experiment, checked, cores
 from accord.reproduce.command import reproduce_command
@@ -201,8 +202,8 @@ def list_command(what: str, use: Sequence[str], texts: Sequence[str], data: str,
     listing.show(found, as_json)
 
 
-accord.add_command(reproduce_command)
-accord.add_command(analyze_command)
+for command in (reproduce_command, analyze_command, serve_command, join_command, keys_command, federate_command):
+    accord.add_command(command)
 
 
 def gather(file: str | None, flags: Mapping[str, Any], sets: Sequence[str]) -> tuple[Experiment, dict[str, Any]]:

@@ -30,6 +30,7 @@ class Reply:
     steps: int = 0
     loss: float = math.nan
     seconds: float = 0.0
+    failure: str = ""  # why there is no answer, where a client gave none; the rest then means nothing
     delta: Tensor = field(default_factory=lambda: torch.empty(0), repr=False)  # w - w0; set by the cohort that takes the reply
 
     def tensors(self) -> Iterator[Tensor]:
@@ -41,6 +42,8 @@ class Reply:
 
     def fault(self, size: int, statistics: int) -> str | None:
         """Why this reply cannot be used, or None."""
+        if self.failure:
+            return self.failure
         if self.w.numel() != size or self.b.numel() not in (0, statistics):
             return f"sent {self.w.numel()} weights and {self.b.numel()} statistics; the model has {size} and {statistics}"
         if self.samples <= 0:

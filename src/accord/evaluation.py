@@ -47,12 +47,19 @@ def evaluate(
     tested = [k for k in range(len(federation.tests)) if len(federation.tests[k])]
     ours, new = [k for k in tested if k < federation.population], [k for k in tested if k >= federation.population]
     if ours and "local" in kinds:
-        found["local"] = spread([s.accuracy for s in _scores(server, engine, "own", ours, kept, seed)])
+        _add(found, "local", _scores(server, engine, "own", ours, kept, seed))
     if ours and personal and "personal" in kinds:
-        found["personal"] = spread([s.accuracy for s in _scores(server, engine, "personal", ours, kept, seed)])
+        _add(found, "personal", _scores(server, engine, "personal", ours, kept, seed))
     if new and "new" in kinds:
-        found["new"] = spread([s.accuracy for s in _scores(server, engine, "own", new, kept, seed)])
+        _add(found, "new", _scores(server, engine, "own", new, kept, seed))
     return found
+
+
+def _add(found: dict[str, Any], kind: Kind, scores: Sequence[Score]) -> None:
+    """The spread over the clients that gave a score; across real sites some may not have."""
+    given = [score.accuracy for score in scores if score.samples]
+    if given:
+        found[kind] = spread(given)
 
 
 def _scores(

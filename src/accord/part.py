@@ -34,6 +34,7 @@ class Part:
     kind: ClassVar[str] = "part"
     sends: ClassVar[tuple[str, ...]] = ()  # which entries of the server's state travel down each round
     reads_all: ClassVar[bool] = False  # whether `aggregate` reads every client's delta rather than sums over them
+    reveals: ClassVar[str] = ""  # what it sends up that tells of single samples or classes, in words; a real site has to allow it
     stays: ClassVar[bool] = False  # whether the weights have no need to travel, as where each client trains for itself
     name: str
 

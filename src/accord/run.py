@@ -102,7 +102,7 @@ class Run:
             "local work": str(algorithm.rule),
             "data": f"{brief(data)}, {len(self.federation.train)} training and {len(self.federation.test)} test samples",
             "clients": f"{self.federation.population}, {int(sizes.min())} to {int(sizes.max())} samples each",
-            "split": f"{brief(split)}, heterogeneity {self.federation.heterogeneity:.3f}, fingerprint {self.federation.fingerprint}",
+            "split": f"{brief(split)}, heterogeneity {_known(self.federation)}, fingerprint {self.federation.fingerprint}",
             "model": f"{brief(model)}, {parameters:,} parameters",
             "statistics": f"{policy} ({self.server.b.numel()} numbers)" if self.server.b.numel() else "none (no BatchNorm)",
         }
@@ -194,7 +194,7 @@ class Run:
             "rejected": self.spent["rejected"],
             "parameters": sum(p.numel() for p in self.module.parameters()),
             "fingerprint": self.federation.fingerprint,
-            "heterogeneity": self.federation.heterogeneity,
+            "heterogeneity": _number(self.federation.heterogeneity),
             "engine": engine.name,
             "header": self.header(),
         }
@@ -286,10 +286,19 @@ def described(federation: Federation) -> dict[str, Any]:
         "population": federation.population,
         "classes": federation.classes,
         "fingerprint": federation.fingerprint,
-        "heterogeneity": federation.heterogeneity,
+        "heterogeneity": _number(federation.heterogeneity),
         "data": str(federation.about.get("data", "")),
         "split": str(federation.about.get("split", "")),
     }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _known(federation: Federation) -> str:
+    """The heterogeneity, where the clients' labels can be seen."""
+    return f"{federation.heterogeneity:.3f}" if math.isfinite(federation.heterogeneity) else "not known"
 
 
 def environment() -> dict[str, Any]:
