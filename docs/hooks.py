@@ -63,12 +63,14 @@ def cell(text: str) -> str:
 def algorithms_page() -> str:
     """The named algorithms and what they are made of."""
     lines = ["# Algorithms", "", "A name is a composition of parts. What is not written here stands at its default.", ""]
+    lines += ["Costs are for one client in one round, P being the number of the model's weights, and passes are for one batch.", ""]
+    costs = {row["name"]: row["cost"] for row in rows("algorithms")}
     for entry in entries("algorithm"):
         made = entry.make()
         pieces = [piece for piece in made.pieces if piece.kind != "rule"]
         links = [f"[{piece.name}](parts/{piece.name}.md)" for piece in made.all_parts]
         lines += [f"## {entry.name}", "", entry.summary, "", "```text", " + ".join(brief(piece) for piece in pieces), "```", ""]
-        lines += [f"Parts: {', '.join(links)}.", "", *arguments(entry)]
+        lines += [f"Parts: {', '.join(links)}. Cost: {costs[entry.name]}.", "", *arguments(entry)]
     return "\n".join(lines)
 
 

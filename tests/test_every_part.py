@@ -343,6 +343,8 @@ def test_algorithm_is_read_by_its_bare_name(entry: Entry) -> None:
     assert hash(algorithm) == hash(read(entry.name))
     assert pickle.loads(pickle.dumps(algorithm)) == algorithm
     assert entry.summary.endswith("."), f"{entry.name}: {entry.summary!r} is not a sentence"
+    cited = "et al., 20" in entry.summary or "FedSOL's Appendix H" in entry.summary
+    assert cited or entry.name in ("centralised", "local_only"), f"{entry.name}: {entry.summary!r} names no paper"
     for part in algorithm.all_parts:
         assert part.name in NAMES
 

@@ -205,7 +205,7 @@ def projection(by: Part | None = None) -> Algorithm:
 
 @named
 def fedconst() -> Algorithm:
-    """FedAvg under FedCONST's convex constraints on the local update."""
+    """FedAvg under convex constraints on the local update. FedCONST: Kim et al., 2025."""
     return fedavg() + Constrain()
 
 
@@ -249,7 +249,7 @@ def fedmrur() -> Algorithm:
 def fedoptz(
     alpha: NonNegative = 0.2, constraint: Literal["weighted", "plain"] = "weighted", means: Literal["samples", "batches"] = "samples"
 ) -> Algorithm:
-    """FedAvg and a corrective step along the clients' gradients, weighted so that no client's loss need suffer."""
+    """FedAvg and a corrective step along the clients' gradients, weighted so that no client's loss need suffer. Mousazadeh et al., 2023."""
     return fedavg("uniform") + Corrective(alpha, constraint, means)
 
 

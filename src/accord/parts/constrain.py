@@ -18,9 +18,9 @@ SPHERE = math.sqrt(2)  # the expected norm of a row after He initialisation
 
 @named
 class Constrain(Part):
-    """FedCONST (Algorithm 1): for each row c of every weight, g_c <- g_c - mean(g_c), then g_c <- g_c - u (u . g_c), u = w0_c / ||w0_c||.
+    """For each row c of every weight, g_c <- g_c - mean(g_c), then g_c <- g_c - u (u . g_c), u = w0_c / ||w0_c||: FedCONST, Algorithm 1.
 
-    The global weights w0 are fixed for the round. The two projections commute only where the rows of w0 have zero mean:
+    Kim et al., 2025. The global weights w0 are fixed for the round. The two projections commute only where the rows of w0 have zero mean:
     `order="joint"` removes the span of both, exactly. `decay="inside"` puts the rule's weight decay under the constraint, as
     orthogonality demands. Biases and other one-dimensional tensors move freely; a row of zeros has no direction and is only centred.
 

@@ -19,9 +19,9 @@ from accord.recipe import named
 class Corrective(Part):
     """The step inside minus sum_i x_i D_i, where D_i is the gradient of client i's whole local loss L_i at its trained weights w_i.
 
-    FedOptz, equations 24 and 29 (`weighted`): x_i = alpha c m_i / (||D_i||^2 sqrt(sum_j (m_j / ||D_j||)^2)), with m_i = D_i . sum_j D_j
-    and c = min_i L_i / ||D_i||; equations 15 and 23 (`plain`): x_i = alpha c / ||sum_j D_j||. alpha = 0 is the mean alone, which
-    the paper takes uniform; published: 0 to 0.4, 0.2 in its example.
+    FedOptz (Mousazadeh et al., 2023), equations 24 and 29 (`weighted`): x_i = alpha c m_i / (||D_i||^2 sqrt(sum_j (m_j / ||D_j||)^2)),
+    with m_i = D_i . sum_j D_j and c = min_i L_i / ||D_i||; equations 15 and 23 (`plain`): x_i = alpha c / ||sum_j D_j||.
+    alpha = 0 is the mean alone, which the paper takes uniform; published: 0 to 0.4, 0.2 in its example.
 
     L_i is the mean over the client's samples, as the paper says; its program takes the mean of the means of batches of 32, the last
     short one included (`means="batches"`). A client whose gradient is zero has no x_i and no say in c (the program divides by zero);
