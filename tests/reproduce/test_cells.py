@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from accord.reproduce.outcome import outcomes
 from accord.reproduce.play import plan
 from accord.reproduce.study import Study, expand
 
@@ -46,3 +47,12 @@ def test_what_stands_in_is_checked_when_the_study_is_read() -> None:
 
 def test_the_paper_may_have_no_number_or_no_spread() -> None:
     assert [(cell.number, cell.spread) for cell in study().cells] == [(50.0, None), (None, 2.0)]
+
+
+def test_a_share_of_the_epochs_is_told_as_a_reduction(tmp_path: Path) -> None:
+    columns = {"few": {"epochs": 2, "data": "digits"}, "many": {"epochs": 20, "data": "digits"}, "steps": {"steps": 7, "data": "digits"}}
+    said = study(columns=columns, rows={"a": {"algorithm": "fedavg"}}, set_up={"rounds": 2, "clients": 9})
+    planned = plan(said, tmp_path, epoch_fraction=0.1)
+    runs = {name: jobs[0].experiment for name, jobs in planned.runs.items()}
+    assert [(run.epochs, run.steps) for run in runs.values()] == [(1, None), (2, None), (None, 7)]
+    assert [each.reduced for each in outcomes(planned)] == [("1 of 2 local epochs",), ("2 of 20 local epochs",), ()]

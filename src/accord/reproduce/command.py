@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accord.check import Count, check
+from accord.check import Count, Fraction, check
 from accord.checkpoint import write_atomically
 from accord.experiment import checked
 from accord.reproduce.estimate import Estimate, calibrate, estimate, shapes
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--seeds", metavar="N", help="how many seeds (default: as many as the paper)")
 @click.option("--rounds", metavar="N", help="how many rounds (default: as many as the paper)")
 @click.option("--data-fraction", metavar="F", help="use this share of the training samples (default: as the paper)")
+@click.option("--epoch-fraction", metavar="F", help="this share of the local epochs, at least one (default: as the paper)")
 @click.option("--data-dir", default="", metavar="DIR", help="where to look for data sets first (or ACCORD_DATA)")
 @click.option("--workers", default="0", metavar="N", help="runs side by side; 0: one a core")
 @click.option(
@@ -47,6 +48,7 @@ def reproduce_command(
     seeds: str | None,
     rounds: str | None,
     data_fraction: str | None,
+    epoch_fraction: str | None,
     data_dir: str,
     workers: str,
     out: str | None,
@@ -68,7 +70,9 @@ def reproduce_command(
     folder = root / chosen.id
     given = {key: literal(key, value) for key, value in (("rounds", rounds), ("data_fraction", data_fraction)) if value is not None}
     count = None if seeds is None else check(literal("rounds", seeds), Count, "--seeds")
-    flags = {"cells": cells, "seeds": count, **{key: checked({key: value}, "the flags")[key] for key, value in given.items()}}
+    share = None if epoch_fraction is None else check(literal("data_fraction", epoch_fraction), Fraction, "--epoch-fraction")
+    flags: dict[str, Any] = {"cells": cells, "seeds": count, "epoch_fraction": share}
+    flags |= {key: checked({key: value}, "the flags")[key] for key, value in given.items()}
     beside = checked({"workers": literal("workers", workers)}, "the flags")["workers"]
     planned = plan(chosen, root / "cells", data_dir=data_dir, **flags)
     make(root / "cells")
@@ -155,5 +159,7 @@ def lacking(study: Study, data: list[str], data_dir: str) -> Iterator[str]:
     """The data sets that are not at hand, and what stands in for them."""
     for each in data:
         if absent(each, data_dir, fetch=False):
-            instead = study.stand_in.get("data")
+            instead = next(
+                (cell.stand_in["data"] for cell in study.trained if cell.experiment.data == each and "data" in cell.stand_in), ""
+            )
             yield each + (f"; {instead} stands in" if instead and not absent(instead, data_dir, fetch=False) else "")

@@ -101,6 +101,8 @@ def _outcome(plan: Plan, cell: Cell) -> Outcome:
         reduced.append(f"{experiment.rounds} of {cell.experiment.rounds} rounds")
     if experiment.data_fraction < cell.experiment.data_fraction:
         reduced.append(f"{100 * experiment.data_fraction / cell.experiment.data_fraction:.3g} % of the data")
+    if (experiment.epochs or 0) < (cell.experiment.epochs or 0):
+        reduced.append(f"{experiment.epochs} of {cell.experiment.epochs} local epochs")
     seeds = len(runs) or len(planned)
     if seeds < plan.study.seeds:
         reduced.append(f"{seeds} of {plan.study.seeds} seeds")

@@ -48,14 +48,15 @@ def plan(
     seeds: int | None = None,
     rounds: int | None = None,
     data_fraction: float | None = None,
+    epoch_fraction: float | None = None,
     data_dir: str = "",
     lacks: Callable[[Experiment, Path], str] | None = None,
 ) -> Plan:
     """What running these cells takes: by default everything as in the paper.
 
-    The runs lie in `out`, where all studies may put theirs: a run that another one made is used again. `cells` is a pattern such as
-    `'FedAvg*'` that matches a row, a column, or `row | column`. `lacks` says why the runs of an experiment cannot be had, with their
-    folder; by default that its data set is absent.
+    `epoch_fraction` is the share of each cell's local epochs, at least one. The runs lie in `out`, where all studies may put theirs: a
+    run that another one made is used again. `cells` is a pattern such as `'FedAvg*'` that matches a row, a column, or `row | column`.
+    `lacks` says why the runs of an experiment cannot be had, with their folder; by default that its data set is absent.
     """
     wanted = {name for cell in study.cells if matches(cell, cells) for name in (cell.name, cell.base)}
     chosen = tuple(cell for cell in study.cells if cell.name in wanted)
@@ -68,6 +69,8 @@ def plan(
     lacks = lacks or (lambda experiment, folder: absent(experiment.data, data_dir))
     for cell in (each for each in chosen if each.measure.trained):
         experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
+        if epoch_fraction is not None and experiment.epochs is not None:
+            experiment = experiment.with_({"epochs": max(1, round(epoch_fraction * experiment.epochs))})
         folder = place(out, experiment)
         reason = lacks(experiment, folder)
         if reason and cell.stand_in:
