@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,10 @@ def test_a_share_of_the_epochs_is_told_as_a_reduction(tmp_path: Path) -> None:
     runs = {name: jobs[0].experiment for name, jobs in planned.runs.items()}
     assert [(run.epochs, run.steps) for run in runs.values()] == [(1, None), (2, None), (None, 7)]
     assert [each.reduced for each in outcomes(planned)] == [("1 of 2 local epochs",), ("2 of 20 local epochs",), ()]
+
+
+def test_the_example_of_the_documentation_can_be_read() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    found = expand("docs/example", tomllib.loads(text.partition("```toml\n")[2].partition("```")[0]), "the documentation")
+    assert [cell.number for cell in found.cells] == [46.4, 53.1, 34.8, 1.0, 54.8, 59.7, None]
+    assert [cell.name for cell in found.cells if cell.over] == ["FedAvg | Time"]
