@@ -51,7 +51,9 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 def table(kind: str) -> str:
     """Everything of one kind."""
     lines = ["| name | what it is | arguments |", "|---|---|---|"]
-    lines += [f"| `{row['name']}` | {cell(row['effect'])} | {cell(row['arguments'])} |" for row in rows(kind)]
+    for row in rows(kind):
+        effect = cell(row["effect"]) + (f"<br>*{cell(row['fit'])}*" if "fit" in row else "")
+        lines.append(f"| `{row['name']}` | {effect} | {cell(row['arguments'])} |")
     return "\n".join(lines)
 
 

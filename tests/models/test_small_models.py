@@ -75,8 +75,9 @@ def test_pooling_before_relu_changes_no_number():
     assert torch.equal(net(x).logits, y)
 
 
-def test_memory_format_changes_no_number():
-    net = LeNet5().build((3, 32, 32), 10)
+@pytest.mark.parametrize("text", ["lenet5", "cnn", "vgg11(width=8)", "vgg11(width=4, norm=batch)"])
+def test_memory_format_changes_no_number(text: str):
+    net = read(text, "model").build((3, 32, 32), 10)
     x = torch.randn(4, 3, 32, 32)
     other = net(x.to(memory_format=torch.channels_last)).logits
     assert torch.allclose(net(x).logits, other, atol=1e-5)

@@ -17,6 +17,7 @@ from accord.models.project import project
 from accord.recipe import named
 
 _STAGES = ((1,), (2,), (4, 4), (8, 8), (8, 8))  # filters of the convolutions of each stage, in units of the width
+_FEW = 8  # pixels; convolutions on maps of at most half that side are faster with their channels first, on larger ones with them last
 _SMALLEST = 32  # pixels; five poolings leave one place of them
 
 
@@ -64,7 +65,7 @@ class VGG(nn.Module):
         x = x if self.repeat == 1 else x.expand(-1, self.repeat, -1, -1)
         x = x if x.shape[2:] == self.size else F.interpolate(x, self.size, mode="nearest")
         for name in self.stages:
-            x = self.get_submodule(name)(x)
+            x = self.get_submodule(name)(x.contiguous() if x.shape[2] <= _FEW else x)
         x = F.relu(self.fc1(F.max_pool2d(x, 2).flatten(1)), inplace=True)
         features = self.project(F.relu(self.fc2(x), inplace=True))
         return Output(self.classifier(features), features)
