@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accord.data import federate, read_data
+from accord.data import Federation, federate, read_data
 from accord.data.plays import speeches
 from accord.experiment import Experiment
 
@@ -75,6 +75,15 @@ def test_auto_is_the_recurrent_net(folder: Path) -> None:
     federation = asked.federation()
     assert asked.resolved(federation).model.startswith("char_rnn(")
     assert asked.module(federation)(federation.train.gather(torch.arange(2)).x).logits.shape == (2, 5, federation.classes)
+
+
+def test_lines_of_ones_own() -> None:
+    x = torch.arange(300).view(20, 15) % 11
+    lines = Federation.from_arrays(x, (x + 1) % 11, split="iid", clients=3)
+    assert lines.train.tokens
+    assert (len(lines.train), len(lines.test), lines.classes, lines.label_counts.sum()) == (18, 2, 11, 18 * 15)
+    by_client = Federation.from_arrays([(x[:9], x[:9]), (x[9:], x[9:])], test=(x[:2], x[:2]))
+    assert by_client.clients.sizes.tolist() == [9, 11]
 
 
 @pytest.mark.parametrize("split", ["dirichlet(0.1)", "shards(2)", "groups(2, within=dirichlet(1))"])

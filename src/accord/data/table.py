@@ -92,8 +92,9 @@ def tensors(tables: Mapping[str, Any], columns: Columns, where: str, folder: Pat
 
 
 def with_test(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors with a tenth of the training samples as the test set."""
-    train, test = stratified(found["train/y"], 0.1, seed=0)
+    """The same tensors with a tenth of the training samples as the test set: of every class, or of all where a sample has several labels."""
+    labels = found["train/y"] if found["train/y"].dim() == 1 else found["train/y"].new_zeros(len(found["train/y"]))
+    train, test = stratified(labels, 0.1, seed=0)
     apart = {name.replace("train", "test"): tensor[test] for name, tensor in found.items() if name.startswith("train/")}
     return {name: tensor[train] for name, tensor in found.items()} | apart
 
