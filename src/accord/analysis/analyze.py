@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +20,15 @@ from accord.checkpoint import write_atomically
 from accord.experiment import cores
 from accord.recipe import brief, entries, read
 
-ORDER = ("federation", "forgetting", "cost", "curvature")  # the cheapest first
+ORDER = ("federation", "forgetting", "cost", "features", "gsnr", "clients", "curvature", "landscape", "spectrum")  # the cheapest first
 
 
 def analyze(run: Path | str, only: Sequence[str] | None = None, progress: Progress = quiet) -> dict[str, Any]:
     """Make some analyses of a run, by default all, and return what they found by name.
 
     Each name may have settings, as in `curvature(samples=640, probes=100)`. What an analysis found is in `RUN/analysis/NAME.json`, as
-    `{"name", "values", "settings"}`. One that was interrupted goes on from where it was. All cores are used meanwhile.
+    `{"name", "values", "settings"}`. One that was interrupted goes on from where it was. All cores are
+    used meanwhile, unless OMP_NUM_THREADS says how many.
 
     >>> analyze("nowhere", only=["curvatur"])
     Traceback (most recent call last):
@@ -60,9 +62,9 @@ def _made(analysis: Analysis, subject: Subject, progress: Progress) -> dict[str,
 
 @contextmanager
 def all_cores() -> Iterator[None]:
-    """Within the block PyTorch works with a thread on each core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores())
+    """Within the block PyTorch works with a thread on each core, or with as many as OMP_NUM_THREADS says."""
+    before, said = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS", "")
+    torch.set_num_threads(int(said) if said.isdigit() and int(said) else cores())
     try:
         yield
     finally:

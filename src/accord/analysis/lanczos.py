@@ -67,7 +67,7 @@ def lanczos(
     start: Tensor,
     steps: int,
     scratch: Scratch | None = None,
-    enough: Callable[[Ritz], bool] = lambda ritz: False,
+    enough: Callable[[Ritz], bool] | None = None,
     told: Callable[[int], None] = lambda step: None,
 ) -> Ritz:
     """At most so many steps from a start vector, fewer once it is `enough`, or when the whole space is spanned.
@@ -100,7 +100,7 @@ def lanczos(
         if len(alpha) < start.numel():
             scratch.add(v / v.norm())
         scratch.save()
-        if enough(Ritz.of(alpha, beta)):
+        if enough is not None and enough(Ritz.of(alpha, beta)):
             break
     scratch.save(now=True)
     told(len(alpha))

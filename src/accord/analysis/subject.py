@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from accord.algorithm import Algorithm
+from accord.analysis.piece import Progress, quiet
 from accord.analysis.scratch import Scratch
 from accord.checkpoint import Checkpoint
 from accord.data.federation import Federation
@@ -113,13 +114,17 @@ class Subject:
         drawn = torch.randperm(len(able), generator=stream(self.experiment.seed, "analysis", "clients"))[:count]
         return sorted(able[drawn].tolist())
 
-    def locals(self, clients: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    def locals(self, clients: Sequence[int], progress: Progress = quiet) -> list[tuple[Tensor, Tensor]]:
         """Weights and statistics of these clients after one more local round from the checkpoint, each trained as the run would."""
         server, store = self._state
-        worker = Worker(self.experiment.module(self.federation), self.federation)
+        worker, found = Worker(self.experiment.module(self.federation), self.federation), []
         job = Train(self.algorithm, server.w, server.b, server.round, self.experiment.seed, server.down)
-        replies = [job.run(worker, client, store.get(client)) for client in clients]
-        return [(reply.w, reply.b) for reply in replies]
+        for place, client in enumerate(clients):
+            progress("local rounds", place, len(clients))
+            reply = job.run(worker, client, store.get(client))
+            found.append((reply.w, reply.b))
+        progress("local rounds", len(clients), len(clients))
+        return found
 
     def partial(self, name: str) -> Path:
         """Where an analysis leaves what it has found so far."""
