@@ -77,7 +77,7 @@ TEXTS = [key for key in HINTS if HINTS[key] is str]
 
 def test_every_key_is_covered() -> None:
     rest = set(HINTS) - set(NUMBERS) - set(TEXTS)
-    assert rest == {"engine", "use", "evaluate"}
+    assert rest == {"engine", "use", "evaluate", "track"}
 
 
 def test_what_to_evaluate_is_one_of_four(tmp_path: Path) -> None:

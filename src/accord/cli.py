@@ -27,6 +27,7 @@ from accord.run import make, resume, run
 from accord.screen import Screen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_SEVERAL = ("use", "evaluate", "track")  # flags that may stand more than once
 _HELP = {
     "algorithm": "recipe text, such as 'scaffold + constrain'",
     "name": "what tables call it",
@@ -53,6 +54,7 @@ _HELP = {
     "evaluate_every": "rounds between evaluations",
     "evaluate_last": "so many rounds at the end are all evaluated",
     "evaluate": "on whose data: global, local, personal, new (default: all there are); may be repeated",
+    "track": "record of each round: drift (how clients part), knowledge (their models on the global test set); may be repeated",
     "state_memory": "megabytes of client state in memory, the rest on disk",
     "engine": "auto, process, threads or processes",
     "workers": "0: one a core",
@@ -66,7 +68,7 @@ def settings(command: _F) -> _F:
     """A flag for every key of an experiment."""
     for field in reversed(dataclasses.fields(Experiment)):
         flag = "--" + field.name.replace("_", "-")
-        shown: Any = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name in ("use", "evaluate")}
+        shown: Any = {"metavar": "TEXT", "default": None, "help": _HELP[field.name], "multiple": field.name in _SEVERAL}
         command = click.option(flag, field.name, **shown)(command)
     command = click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="set any key, over file and flags")(command)
     command = click.option("--out", metavar="DIR", help="where the results go (default: runs/<time>)")(command)

@@ -88,7 +88,8 @@ class Cohort:
         self.accepted: list[int] = []
         self.losses: list[float] = []
         self.samples: list[int] = []
-        self.replies: list[Reply] = []
+        self.replies: list[Reply] = []  # of the accepted clients, where a part reads all
+        self.seen: dict[int, State] = {}  # what a watch saw of each client
         self.bytes_up = self.bytes_down = 0
         self.server: Server
         self.seconds = 0.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from accord.cohort import Cohort
 from accord.data.federation import Federation
 from accord.engines import Engine, Lookup, stateless
 from accord.jobs import CHUNK, Evaluate, Score
@@ -36,11 +38,7 @@ def evaluate(
     """
     found: dict[str, Any] = {}
     if len(federation.test) and "global" in kinds:
-        chunks = range(math.ceil(len(federation.test) / CHUNK))
-        scores = _scores(server, engine, "test", chunks, kept, seed)
-        whole = scores[0]
-        for score in scores[1:]:
-            whole = whole + score
+        whole = on_test_set(server, federation, engine, kept=kept, seed=seed)
         each = [r / t if t else None for r, t in zip(whole.right.tolist(), whole.total.tolist(), strict=True)]
         loss = whole.loss / max(whole.samples, 1)
         found["global"] = {"accuracy": whole.accuracy, "loss": loss if math.isfinite(loss) else None, "classes": each}
@@ -60,6 +58,20 @@ def _add(found: dict[str, Any], kind: Kind, scores: Sequence[Score]) -> None:
     given = [score.accuracy for score in scores if score.samples]
     if given:
         found[kind] = spread(given)
+
+
+def on_test_set(server: Server, federation: Federation, engine: Engine, *, kept: Lookup = stateless, seed: int = 0) -> Score:
+    """The server's model on the global test set."""
+    scores = _scores(server, engine, "test", range(math.ceil(len(federation.test) / CHUNK)), kept, seed)
+    return sum(scores[1:], start=scores[0])
+
+
+def knowledge(cohort: Cohort, federation: Federation, engine: Engine) -> dict[str, Any]:
+    """What each client's model knows right after its training: its accuracy on the global test set (FedSOL, Figure 7a)."""
+    server = cohort.server
+    models = (dataclasses.replace(server, w=reply.w, b=reply.b if len(reply.b) else server.b) for reply in cohort.replies)
+    each = [on_test_set(model, federation, engine).accuracy for model in models]
+    return {"mean": float(np.mean(each)), "spread": float(np.std(each)), "accuracies": each}
 
 
 def _scores(

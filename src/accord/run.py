@@ -22,12 +22,13 @@ from accord.cohort import Cohort
 from accord.data.federation import Federation
 from accord.data.read import read_data, read_split
 from accord.engines import Engine, open_engine
-from accord.evaluation import evaluate
+from accord.evaluation import evaluate, knowledge
 from accord.experiment import Experiment, device_of, read_file
 from accord.flat import Flat, digest
 from accord.recipe import brief, read
 from accord.server import Server, rounds
 from accord.store import Store
+from accord.track import Watch, drift_of
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -53,6 +54,8 @@ class Run:
         asked, federation = experiment, experiment.federation()
         experiment = asked.resolved(federation)
         device_of(experiment.device)
+        if "knowledge" in experiment.track and not len(federation.test):
+            raise ValueError("track knowledge tests clients' models on the global test set, and these data have none: leave it out")
         module = experiment.module(federation)
         algorithm = experiment.recipe()
         make(out)
@@ -121,6 +124,7 @@ class Run:
             server=self.server,
             store=self.store,
             dropout=e.dropout,
+            watch=Watch(local="drift" in e.track) if e.track else None,
         )
         with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log:
             started = clock + self.spent["seconds"]
@@ -168,7 +172,16 @@ class Run:
                 kinds=self.experiment.evaluate,
             )
             line["evaluation"] = self.last
+            if "knowledge" in self.experiment.track and cohort.replies:
+                line["knowledge"] = knowledge(cohort, self.federation, engine)
+        if "drift" in self.experiment.track and cohort.replies:
+            line["drift"] = drift_of(cohort, self.layers)
         return line
+
+    @property
+    def layers(self) -> list[str]:
+        """The names of the tensors that the weights are made of."""
+        return [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
 
     @property
     def _personal(self) -> bool:

@@ -20,6 +20,7 @@ from accord.part import State
 from accord.seeds import number, numpy_stream
 from accord.select import Draw
 from accord.store import Store
+from accord.track import Watch
 
 
 @dataclass
@@ -80,11 +81,13 @@ def rounds(
     server: Server | None = None,
     store: Store | None = None,
     dropout: float = 0.0,
+    watch: Watch | None = None,
 ) -> Iterator[Cohort]:
     """Federated training, round by round: `for cohort in rounds(...)`. `cohort.server` is the server after that round.
 
     Without an engine the clients run here, one after another. Give `server` and `store` to go on from where they stand. With
-    `dropout` each client asked fails to answer with that probability.
+    `dropout` each client asked fails to answer with that probability. A `watch` looks at the clients while they train, and changes
+    nothing: the cohort then has every reply, and what was `seen` of it.
 
     >>> import accord
     >>> federation = accord.federate(accord.read("digits", "data"), accord.read("iid", "split"), 10)
@@ -99,19 +102,29 @@ def rounds(
     engine = engine or Process(module, federation)
     try:
         while server.round < rounds:
-            yield play(server, federation, engine, store, seed=seed, dropout=dropout)
+            yield play(server, federation, engine, store, seed=seed, dropout=dropout, watch=watch)
     finally:
         if own:
             engine.close()
 
 
-def play(server: Server, federation: Federation, engine: Engine, store: Store, *, seed: int, dropout: float = 0.0) -> Cohort:
+def play(
+    server: Server,
+    federation: Federation,
+    engine: Engine,
+    store: Store,
+    *,
+    seed: int,
+    dropout: float = 0.0,
+    watch: Watch | None = None,
+) -> Cohort:
     """One round: choose, train, add up, step."""
     chosen, asked_for_loss = choose(server, federation, engine, store.get, seed)
     absent = {k for k in chosen if dropout and number(seed, "dropout", server.round, k) / 2**63 < dropout}
     asked = [k for k in chosen if k not in absent]
+    algorithm = server.algorithm if watch is None else server.algorithm + watch
     cohort = Cohort(
-        server.algorithm,
+        algorithm,
         server.w,
         b=server.b,
         state=server.state,
@@ -121,11 +134,13 @@ def play(server: Server, federation: Federation, engine: Engine, store: Store, *
         traffic=server.traffic,
     )
     cohort.absent = sorted(absent)
-    job = Train(server.algorithm, server.w, server.b, server.round, seed, server.down)
+    job = Train(algorithm, server.w, server.b, server.round, seed, server.down)
     states = sum(t.nbytes for state in job.down.values() for t in state.values())
     cohort.bytes_down = len(asked_for_loss | set(chosen)) * cohort.traffic + len(chosen) * states
     cohort.bytes_up = len(asked_for_loss) * server.w.element_size()
     for _, reply in engine.map(job, asked, store.get):
+        if watch is not None:
+            cohort.seen[reply.client] = watch.taken(reply)
         for accepted in cohort.take(reply):
             store.put(accepted.client, accepted.kept)
     if asked:

@@ -79,5 +79,5 @@ class Perturb(Part):
         """Lambda: how far each weight of a tensor has moved in this round, relative to its column or the tensor."""
         at = slice(slot.start, slot.stop)
         moved = (client.w[at] - client.w0[at]).abs_().view(slot.shape)
-        norm = moved.norm(dim=0, keepdim=True) if self.adaptive == "drift" and moved.dim() else moved.norm()
+        norm = moved.square().sum(0).sqrt_() if self.adaptive == "drift" and moved.dim() else moved.norm()
         return moved.div_(norm.clamp_(min=1e-12))
