@@ -117,6 +117,32 @@ def test_what_a_study_names_exists(name: str) -> None:
         assert weights(model, data) > 100
 
 
+QUICKLY = {  # what an analysis looks at here
+    "clients": "clients(clients=2, samples=10, batch=10, probes=2)",
+    "curvature": "curvature(samples=20, steps=12, probes=4, batch=20)",
+    "features": "features(samples=20, clients=2, batch=20)",
+    "gsnr": "gsnr(clients=2, samples=10, draws=1)",
+    "landscape": "landscape(samples=20, points=2, steps=6, batch=20)",
+    "spectrum": "spectrum(samples=20, steps=6, points=20, batch=20)",
+}
+
+
+def test_the_numbers_that_studies_read_off_analyses_are_there(small: Path, cells: Path) -> None:
+    pytest.importorskip("curvlinops")
+    from accord.analysis import analyze
+
+    studies = [load(name) for name in STUDIES]
+    read_off = {cell.measure for study in studies for cell in study.cells if cell.measure.analyses}
+    shown = {name for study in studies for name in (study.figure.needs if study.figure else ())}
+    wanted = sorted({name for measure in read_off for name in measure.analyses} | shown)
+    experiment = Experiment(data="cifar10(augment=())", data_dir=str(small), clients=4, model="lenet5(init=he)", rounds=1, engine="process")
+    run(experiment, cells / "analysed")
+    analyze(cells / "analysed", [QUICKLY.get(name, name) for name in wanted])
+    measured = {repr(measure): measure.of(read_run(cells / "analysed")) for measure in read_off if measure.name == "analysis"}
+    assert len(measured) > 10
+    assert not [name for name, value in measured.items() if value is None]
+
+
 @pytest.mark.parametrize("name", [name for name in STUDIES if load(name).trained])
 def test_a_study_runs(name: str, small: Path, cells: Path) -> None:
     study = shortened(load(name))
