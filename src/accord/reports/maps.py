@@ -28,7 +28,7 @@ def class_maps(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]
             x=x,
             y=list(range(classes)),
             z=z,
-            xgap=1,
+            xgap=1 if len(x) <= 40 else 0,
             ygap=1,
             zmin=0,
             zmax=1,

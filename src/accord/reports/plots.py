@@ -130,7 +130,7 @@ def bytes_against_accuracy(comparison: Comparison, rows: Sequence[Row]) -> Itera
             drawn.add_scatter(
                 x=[mean([sent / 1e6 for sent, _ in found]) for found in at.values()],
                 y=[mean([accuracy for _, accuracy in found]) for found in at.values()],
-                mode="lines+markers",
+                mode="lines+markers" if len(at) <= 20 else "lines",
                 line=line(place),
                 marker={"symbol": symbol(place), "size": 6},
                 name=label(row.algorithm),
