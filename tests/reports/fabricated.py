@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,12 @@ def tracked(r: int, seed: int, lift: float, draw: random.Random) -> dict[str, An
     fall, noise = 0.95**r, lambda: draw.uniform(0.9, 1.1)
     names = ("gradient_variance", "consistency", "consistency_dev", "divergence", "divergence_locals", "proximal_loss")
     drift: dict[str, Any] = {name: (place + 1 - 2 * lift) * fall * noise() for place, name in enumerate(names)}
-    drift |= {"diversity": 1.5 + lift * noise(), "orthogonality": 0.4 * fall - lift, "norm": [10 + r / 10, 10.1 + r / 10, 10.3 + r / 10]}
+    drift |= {
+        "diversity": 1.5 + lift * noise(),
+        "orthogonality": 0.4 * fall - lift,
+        "gradient_variance_code": 0.1 * fall,
+        "norm": [10 + r / 10, 10.1 + r / 10, 10.3 + r / 10],
+    }
     drift |= {"cosine": [1.0, 1 - 0.01 * fall, 1 - 0.02 * fall], "lambda": {f"layer{k}.weight": 0.1 * (k + 1) + seed for k in range(6)}}
     accuracies = [draw.uniform(0.2, 0.5) for _ in range(5)]
     mean = sum(accuracies) / 5
@@ -83,7 +89,44 @@ def analysed(seed: int, lift: float) -> dict[str, dict[str, Any]]:
         "by_tensor": {"a.weight": 40.0 + seed},
     }
     cost = {"forward_flops": 4e6 * (1 + lift), "stored_parameters": 650_000, "passes": {"forward": 1, "backward": 1}, "text": "one pass"}
-    return {"curvature": curvature, "cost": cost}
+    found = {"curvature": curvature, "cost": cost, "clients": clients_of(lift), "gsnr": gsnr_of(seed, lift)}
+    return {**found, **around(seed, lift), "features": features_of(seed)}
+
+
+def around(seed: int, lift: float) -> dict[str, dict[str, Any]]:
+    """The loss around a model: 2 a^2 + b^2 over the plane, a^2 along the lines, all plus a level; and a spectrum."""
+    level, side, line = 0.5 - lift + seed / 100, [-1.0, -0.5, 0.0, 0.5, 1.0], [k / 10 for k in range(-10, 11)]
+    plane = [[level + 2 * a * a + b * b for b in side] for a in side]
+    landscape = {"eigenvalues": [4.0, 2.0], "loss": level, "side": side, "plane": plane, "line": line}
+    landscape |= {"random": [level + a * a for a in line], "filter": [level + 0.5 * a * a for a in line]}
+    grid = [k / 10 for k in range(-20, 101)]
+    density = [math.exp(-(t**2) / 0.1) + 1e-3 * math.exp(-((t - 6 + 10 * lift) ** 2) / 0.1) for t in grid]
+    return {"landscape": landscape, "spectrum": {"grid": grid, "density": density, "nodes": [0.0], "weights": [1.0], "negative": 0.4}}
+
+
+def clients_of(lift: float) -> dict[str, Any]:
+    """What the Hessians of four clients' models are to each other."""
+    norms = [1.0, 2.0, 3.0, 4.0 - lift]
+    gaps = [[(a - b) ** 2 for b in norms] for a in norms]
+    code = {"H_N": sum(map(sum, gaps)) / 16, "H_D": 0.625, "norms": norms, "gaps": gaps}
+    code["directions"] = [[1.0 if j == k else 0.5 - lift for k in range(4)] for j in range(4)]
+    return {"clients": [3, 5, 8, 13], "H_N": code["H_N"], "H_D": code["H_D"], "code": code, "paper": {**code, "cosine": 0.5}}
+
+
+def gsnr_of(seed: int, lift: float) -> dict[str, Any]:
+    """Signal and noise of gradients."""
+    size = {"weight": [0.001 * 2**k for k in range(8)], "gsnr": [0.01 * (k + 1) for k in range(8)], "rank_correlation": 0.8, "points": []}
+    ends = {"top": {"weight": 0.2, "gsnr": 0.05 + lift}, "bottom": {"weight": 0.01, "gsnr": 0.02}}
+    return {"first": 100.0 + seed + 100 * lift, "last": 40.0 + seed, **ends, "clients": [], "against_size": size, "osgr": {"formula": 0.9}}
+
+
+def features_of(seed: int) -> dict[str, Any]:
+    """Points in the plane for three views of a model, and how alike the features of four clients are."""
+    draw, labels = random.Random(seed), [k % CLASSES for k in range(60)]
+    points = [[math.cos(y) + draw.gauss(0, 0.1), math.sin(y) + draw.gauss(0, 0.1)] for y in labels]
+    views = {name: {"points": points, "accuracy": 0.8, "silhouette": 0.25} for name in ("none", "largest", "smallest")}
+    table = [[1.0 if j == k else 0.75 for k in range(4)] for j in range(4)]
+    return {"labels": labels, "views": views, "clients": [3, 5, 8, 13], "cka": 0.75, "table": table, "to_global": [0.9] * 4}
 
 
 def _result(path: Path, name: str, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     lifts = {"fedavg": 0.0, "fedsol + constrain": 0.1, "scaffold": 0.003, "fedprox": -0.08}
-    write_page(load(write_comparison(folder / "c", lifts, track=True, analyse=True)), folder / "comparison.html")
+    write_page(load(write_comparison(folder / "c", lifts, track=True)), folder / "comparison.html")
+    write_page(load(write_comparison(folder / "a", {"fedavg": 0.0, "fedsol": 0.1}, (0, 1), analyse=True)), folder / "analysed.html")
     write_page(load(write_run(folder / "r", "fedavg", 0)), folder / "run.html")
     hostile = load(write_comparison(folder / "h", dict.fromkeys(HOSTILE, 0.0), seeds=(0, 1)))
     write_page(hostile, folder / "hostile.html", title="<script>window.hacked = 1</script>")
@@ -69,7 +70,7 @@ def wait(browser: Any, condition: str, seconds: float = 20.0) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("name", ["comparison", "run", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["comparison", "analysed", "run", "hostile", "empty"])
 def test_every_figure_is_drawn_in_silence_and_without_the_network(browser: Any, folder: Path, name: str) -> None:
     show(browser, folder / f"{name}.html")
     places = browser.execute_script("return document.querySelectorAll('.plot').length")
@@ -95,10 +96,15 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Any, folder: Path) -> N
     assert "<b>bold</b>" in shown
 
 
-@pytest.mark.parametrize("width", [400, 1600])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_readable(browser: Any, folder: Path, width: int, theme: str) -> None:
-    show(browser, folder / "comparison.html", width, theme)
+@pytest.mark.parametrize(
+    ("name", "width", "theme"),
+    [
+        *(("comparison", width, theme) for width in (400, 1600) for theme in ("light", "dark")),
+        *(("analysed", 400, "dark"), ("analysed", 1600, "light")),
+    ],
+)
+def test_the_page_is_readable(browser: Any, folder: Path, name: str, width: int, theme: str) -> None:
+    show(browser, folder / f"{name}.html", width, theme)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     over = "return [...document.querySelectorAll('.plot')].filter(p => p.scrollWidth > p.clientWidth + 1).map(p => p.id)"
     assert browser.execute_script(over) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from accord.reports.record import Comparison, Run, number
 from accord.reports.sections import escape, section, table
 from accord.reports.sheet import Head, Sheet
+from accord.reports.statistics import Row
 
 MOST = 10  # numbers of a list that a table shows; longer ones are drawn
 Cells: TypeAlias = dict[str, object]
@@ -39,10 +41,26 @@ def tables(comparison: Comparison) -> Iterator[Sheet]:
             yield Sheet(f"analysis-{name}", name.capitalize(), heads, rows)
 
 
-def values(run: Run, name: str) -> Mapping[str, object]:
+def values(run: Run, name: str) -> Mapping[str, Any]:
     """What an analysis of a run found; empty where it was not made."""
     found = run.analysis.get(name, {}).get("values")
     return found if isinstance(found, Mapping) else {}
+
+
+def of_rows(comparison: Comparison, rows: Sequence[Row], name: str) -> Iterator[tuple[int, Row, Run, Mapping[str, Any]]]:
+    """The first run of each row that an analysis was made of: the row's place, the row, the run, and what was found."""
+    for place, row in enumerate(rows):
+        found = ((place, row, run, values(run, name)) for run in comparison.shown(row.algorithm) if values(run, name))
+        yield from itertools.islice(found, 1)
+
+
+def numbers(found: object) -> list[float]:
+    """The finite numbers of a list.
+
+    >>> numbers([1, None, 2.5])
+    [1.0, 2.5]
+    """
+    return [v for each in found if (v := number(each)) is not None] if isinstance(found, list) else []
 
 
 def scalars(found: Mapping[str, object], before: str = "") -> Cells:

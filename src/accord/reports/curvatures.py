@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accord.reports.analysed import values
+from accord.reports.analysed import numbers, values
 from accord.reports.picture import GREY, Picture, colour, figure, label, listing, symbol
 from accord.reports.record import Comparison, number
 from accord.reports.statistics import Row, mean
@@ -12,13 +12,14 @@ from accord.reports.statistics import Row, mean
 
 def curvature(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """The ends of the Hessian's spectrum, and its trace with its standard error, seed by seed."""
+    rows = [row for row in rows if any(values(run, "curvature") for run in comparison.shown(row.algorithm))]
     found = [
         (place, run, held)
         for place, row in enumerate(rows)
         for run in comparison.shown(row.algorithm)
         if (held := values(run, "curvature"))
     ]
-    top = [(v, place, run.seed, n) for place, run, held in found for n, v in enumerate(_numbers(held.get("eigenvalues")), start=1)]
+    top = [(v, place, run.seed, n) for place, run, held in found for n, v in enumerate(numbers(held.get("eigenvalues")), start=1)]
     low = [(v, place, run.seed, "") for place, run, held in found if (v := number(held.get("smallest"))) is not None]
     if top:
         drawn = listing([row.algorithm for row in rows], "eigenvalue")
@@ -59,10 +60,6 @@ def curvature(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         yield Picture("curvature-trace", "Trace of the Hessian", said, drawn, wide=False)
 
 
-def _numbers(found: object) -> list[float]:
-    return [v for each in found if (v := number(each)) is not None] if isinstance(found, list) else []
-
-
 def costs(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """The final accuracy over the multiply-adds of training on one sample."""
     drawn = figure("million multiply-adds a sample", "accuracy", height=380 + 6 * len(rows))
@@ -85,5 +82,7 @@ def costs(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
                 hovertemplate="%{y:.2%} for %{x:.4g} M, %{customdata[0]:.4g} M parameters stored",
             )
     if drawn.data:
+        ends = [y for trace in drawn.data for y in trace.y]
+        drawn.update_yaxes(range=[min(ends) - 0.05, max(ends) + 0.05])
         said = "Final accuracy against the multiply-adds of all forward passes in training on one sample; means over seeds."
         yield Picture("cost", "Operations against accuracy", said, drawn, wide=False)

@@ -34,6 +34,13 @@ MEASURES = (
         "Mean squared distance of a client's mini-batch gradients to their mean, Σ‖g − ḡ‖²/K, in a round; mean over its clients.",
     ),
     Measure(
+        "variance-code",
+        "gradient_variance_code",
+        "Gradient variance, by FedCONST's program",
+        "variance",
+        "Sum over the last layer of |E[g²] − E[g]²| of moving averages along the local steps; mean over the round's clients.",
+    ),
+    Measure(
         "diversity",
         "diversity",
         "Drift diversity",
@@ -81,14 +88,14 @@ MEASURES = (
         "orthogonality",
         "Local gradient and proximal gradient",
         "cosine",
-        "Cosine of the gradient that a client steps along with the gradient of the proximal loss; mean over local steps and clients.",
+        "Cosine of the gradient that a client steps along with that of FedSOL's proximal loss; mean over local steps and clients.",
     ),
     Measure(
         "proximal",
         "proximal_loss",
         "Proximal loss",
-        "½‖wₖ − w‖²",
-        "Proximal loss of the local models after local training; mean over clients.",
+        "loss",
+        "FedSOL's proximal loss, the distance of the local model's answers to the global one's, along the local steps; mean over clients.",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +101,22 @@ def figure(x: str, y: str, height: int = 420, *, hover: str = "closest") -> Figu
             "yaxis": {**axis, "title": {"text": y, "standoff": 8}},
         }
     )
+
+
+def logarithmic(values: Sequence[float], most: int = 8) -> dict[str, Any]:
+    """A logarithmic axis for these values with ticks as large as other text: 1, 2, 5 and so on, or powers of ten if those are many.
+
+    >>> logarithmic([0.3, 4.0])["ticktext"]
+    ['0.2', '0.5', '1', '2', '5']
+    """
+    known = [v for v in values if v > 0] or [1.0]
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    fine = [step * 10.0**k for k in range(low, high + 1) for step in (1, 2, 5)]
+    first = max((t for t in fine if t <= min(known)), default=fine[0])
+    fine = [t for t in fine if first <= t <= next((u for u in fine if u >= max(known)), fine[-1])]
+    every = max(1, math.ceil((high - low + 1) / most))
+    ticks = fine if len(fine) <= most else [10.0**k for k in range(low, high + 1, every)]
+    return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
 
 
 def listing(names: Sequence[str], x: str, *, extra: int = 120) -> Figure:

@@ -10,8 +10,12 @@ from typing import TypeAlias
 
 from accord.reports.curvatures import costs, curvature
 from accord.reports.drift import drifts, forgetting, knowledge
+from accord.reports.embeddings import embeddings
+from accord.reports.gradients import signal
+from accord.reports.landscapes import courses, planes, spectrum
 from accord.reports.lines import add
 from accord.reports.maps import class_maps, splits
+from accord.reports.matrices import matrices
 from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol
 from accord.reports.record import Comparison, by_round, number
 from accord.reports.statistics import Row, mean, pairs, rounds_to
@@ -210,6 +214,6 @@ FIGURES: Mapping[str, tuple[Draw, ...]] = MappingProxyType(
         "Accuracy and what it takes": (curves, forest, rounds_to_target, bytes_against_accuracy, losses),
         "Clients and classes": (spreads, class_maps, splits, forgetting),
         "Local training": (knowledge, drifts),
-        "The trained models": (curvature, costs),
+        "The trained models": (curvature, spectrum, courses, planes, matrices, signal, embeddings, costs),
     }
 )

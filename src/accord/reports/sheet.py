@@ -62,7 +62,9 @@ class Sheet:
 def _text(value: object, form: str) -> str:
     if value is None:
         return NOTHING
-    return format(value, form).replace("-", "−") if form and isinstance(value, int | float) else str(value)
+    if form and isinstance(value, int | float):
+        return format(value, "," if isinstance(value, int) and form.endswith("g") else form).replace("-", "−")
+    return str(value)
 
 
 def markdown(heads: Sequence[str], numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
