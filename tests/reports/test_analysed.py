@@ -95,6 +95,7 @@ def test_pairs_of_clients_are_named(drawn: dict[str, Picture]) -> None:
     norms, turned, alike = (drawn[key].figure.data[0] for key in ("clients-hn-0", "clients-hd-1", "features-cka-0"))
     assert tuple(norms.x) == tuple(norms.y) == ("3", "5", "8", "13")
     assert list(norms.z[0]) == [0.0, 1.0, 4.0, 9.0]
+    assert (norms.zmin, norms.zmax, turned.zmin, turned.zmax) == (0.0, 9.0, 0.0, 1.0)
     assert list(turned.z[0]) == pytest.approx([1.0, 0.4, 0.4, 0.4])
     assert list(alike.z[2]) == [0.75, 0.75, 1.0, 0.75]
 

@@ -41,6 +41,6 @@ def embeddings(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]
             drawn.update_yaxes(showticklabels=False, ticks="", title=None)
             facts = (("accuracy", "accuracy", ".1%"), ("silhouette", "silhouette of the classes", ".3f"))
             told = ", ".join(f"{name} {format(v, form)}" for key, name, form in facts if (v := number(made.get(key))) is not None)
-            caption = f"t-SNE of the global model's features with {said}, coloured by class, seed {run.seed}; {told}."
+            caption = f"t-SNE of the global model's features, {said}, coloured by class, seed {run.seed}; {told}."
             title = f"Features, {said}: {row.algorithm}"
             yield Picture(f"features-tsne-{place}-{view}", title, caption, drawn, wide=False, of=row.algorithm)

@@ -20,16 +20,19 @@ MATRICES = (
 def matrices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """One map of all pairs of clients for each measure and algorithm, of the first analysed seed."""
     for analysis, entry, key, title, what, better in MATRICES:
-        for place, row, run, held in of_rows(comparison, rows, analysis):
-            inside: Mapping[str, Any] = held.get("code", {}) if analysis == "clients" else held
-            if not isinstance(inside.get(entry), list):
+        found = [(place, row, run, held, _cells(held, analysis, entry)) for place, row, run, held in of_rows(comparison, rows, analysis)]
+        known = [v for *_, cells in found for line in cells for v in line if v is not None]
+        for place, row, run, held, cells in found:
+            if not cells:
                 continue
             names = [str(client) for client in held["clients"]]
             drawn = figure("client", "client", height=380)
             drawn.add_heatmap(
                 x=names,
                 y=names,
-                z=[[number(v) for v in line] for line in inside[entry]],
+                z=cells,
+                zmin=min(0.0, *known),
+                zmax=max(known) if entry == "gaps" else 1.0,
                 colorscale="Cividis",
                 colorbar={"thickness": 12, "outlinewidth": 0},
                 xgap=1,
@@ -39,5 +42,12 @@ def matrices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             drawn.update_xaxes(type="category", showgrid=False)
             drawn.update_yaxes(type="category", showgrid=False, autorange="reversed")
             after = "d the traces of the Hessian's blocks" if analysis == "clients" else "at the layer before the head"
-            said = f"{what}, {after}, for the models of every two clients after one more local round, seed {run.seed}; {better}."
+            of = f"for the models of every two clients after one more local round, seed {run.seed}"
+            said = f"{what}, {after}, {of}; {better}. All algorithms share one scale."
             yield Picture(f"{key}-{place}", f"{title}: {row.algorithm}", said, drawn, wide=False, of=row.algorithm)
+
+
+def _cells(held: Mapping[str, Any], analysis: str, entry: str) -> list[list[float | None]]:
+    """The matrix in what an analysis found; that of the Hessians is in the form of FedAlign's program."""
+    inside = held.get("code", {}) if analysis == "clients" else held
+    return [[number(v) for v in line] for line in inside.get(entry) or []]
