@@ -104,6 +104,49 @@ def test_every_weight_is_trained(entry: Entry) -> None:
             assert not biased
 
 
+def having(argument: str) -> pytest.MarkDecorator:
+    """The models that take an argument."""
+    return pytest.mark.parametrize("entry", [e for e in MODELS if argument in e.hints], ids=lambda e: e.name)
+
+
+@having("norm")
+@pytest.mark.parametrize("norm", ["batch", "batch_stats", "group", "none"])
+def test_norms(norm: str, entry: Entry) -> None:
+    net, x = tiny(entry, norm=norm), samples(entry)
+    kinds = {type(m) for m in net.modules() if isinstance(m, nn.BatchNorm2d | nn.GroupNorm)}
+    assert kinds == {"batch": {nn.BatchNorm2d}, "batch_stats": {nn.BatchNorm2d}, "group": {nn.GroupNorm}, "none": set()}[norm]
+    assert bool(Flat(tiny(entry, norm=norm)).b.numel()) == (norm == "batch")  # what travels beside the weights
+    alone, together = net.eval()(x[:2]).logits, net(x).logits[:2]
+    assert alone.allclose(together, atol=1e-5) == (norm != "batch_stats")
+
+
+@having("init")
+def test_first_weights(entry: Entry) -> None:
+    layers = lambda net: [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]  # noqa: E731
+    for layer in layers(tiny(entry, init="sphere")):
+        rows = layer.weight.detach().flatten(1)
+        assert rows.sum(1).abs().max() < 1e-4
+        torch.testing.assert_close(rows.norm(dim=1), torch.full((len(rows),), 2**0.5), rtol=1e-5, atol=0)
+    for init, of in (("he", lambda a, b: 2 / a), ("xavier", lambda a, b: 2 / (a + b))):
+        found = layers(tiny(entry, init=init))
+        sizes = [(m.weight[0].numel(), len(m.weight) * m.weight[0, 0].numel()) for m in found]
+        drawn = torch.cat([m.weight.detach().flatten() / of(a, b) ** 0.5 for m, (a, b) in zip(found, sizes, strict=True)])
+        assert drawn.std().item() == pytest.approx(1, abs=5 / (2 * len(drawn)) ** 0.5)
+        assert not any(m.bias.any() for m in found if m.bias is not None)
+
+
+@having("drop")
+def test_stochastic_depth(entry: Entry) -> None:
+    net, whole, x = (
+        tiny(entry, drop=0.3, drop_rule="even") if "drop_rule" in entry.hints else tiny(entry, drop=0.3),
+        tiny(entry),
+        samples(entry),
+    )
+    assert Flat(net).w.equal(Flat(whole).w)
+    assert not torch.equal(net.train()(x).logits, net(x).logits)
+    assert torch.equal(net.eval()(x).logits, net(x).logits)
+
+
 @each
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_trains_under_every_algorithm(name: str, entry: Entry) -> None:

@@ -92,7 +92,7 @@ def tensors(tables: Mapping[str, Any], columns: Columns, where: str, folder: Pat
 
 
 def with_test(found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors with a tenth of the training samples as the test set: of every class, or of all where a sample has several labels."""
+    """The same tensors with a tenth of every class as the test set, or a tenth of all where a sample has several labels."""
     labels = found["train/y"] if found["train/y"].dim() == 1 else found["train/y"].new_zeros(len(found["train/y"]))
     train, test = stratified(labels, 0.1, seed=0)
     apart = {name.replace("train", "test"): tensor[test] for name, tensor in found.items() if name.startswith("train/")}

@@ -99,7 +99,7 @@ def check(module: nn.Module, x: Tensor | None = None) -> Fit:
     >>> fit.missing["fedsr"][:47]
     'represent reads a distribution of features, and'
     """
-    copied = copy.deepcopy(module).float()
+    copied = copy.deepcopy(module).float().cpu()
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         x, out = _answered(copied, x)
@@ -139,7 +139,7 @@ def _answered(module: nn.Module, x: Tensor | None) -> tuple[Tensor, Output]:
         given = tried.float() if tried.is_floating_point() else tried
         try:
             with torch.no_grad():
-                out = copy.deepcopy(module).cpu().eval()(given)
+                out = copy.deepcopy(module).eval()(given)
         except Exception as error:  # the module is somebody's own: it may refuse an input in any way
             reasons.append(f"{tuple(given.shape)}: {_first_line(error)}")
             continue
