@@ -1,4 +1,4 @@
-"""The clients of one round and what they answered, summed in a fixed order as the answers come."""
+"""The clients of one round and what they answered, summed exactly as the answers come."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from accord.part import Part, State, Step
+from accord.partial import Partial
 
 if TYPE_CHECKING:
     from accord.algorithm import Algorithm
@@ -62,8 +63,8 @@ class Cohort:
     """One round as the server sees it.
 
     `aggregate` reads sums (`cohort.sum(part, name)`, `cohort.mean(part, name)`) of what its parts' `sums` named, or, in a part that
-    says `reads_all`, every `reply` with its `delta`. Replies may arrive in any order; they are added in the order of `clients`, in
-    double precision, so that the result does not depend on it.
+    says `reads_all`, every `reply` with its `delta`. Replies may arrive in any order, and be added up in any groups: the sums are exact
+    and rounded once, to double precision, so that the result does not depend on it.
     """
 
     def __init__(
@@ -95,9 +96,8 @@ class Cohort:
         self.seconds = 0.0
         self._waiting: dict[int, Reply] = {}
         self._next = 0
-        self._keep = any(part.reads_all for part in algorithm.all_parts)
-        self._totals: dict[tuple[Part, str], tuple[float, Tensor]] = {}
-        self._statistics = torch.zeros_like(b, dtype=torch.float64)
+        self.reads_all = any(part.reads_all for part in algorithm.all_parts)
+        self._sums = Partial()
 
     def take(self, reply: Reply) -> list[Reply]:
         """Add a reply as soon as those before it are in; returns the replies that were accepted by this call."""
@@ -108,47 +108,42 @@ class Cohort:
         while self._next < len(self.clients) and self.clients[self._next] in self._waiting:
             ready = self._waiting.pop(self.clients[self._next])
             self._next += 1
-            fault = ready.fault(self.w.numel(), self.b.numel()) or self._add(ready)
-            if fault is None:
+            if self._sums.add(ready, self.algorithm, self.w, self.b) is None:
                 taken.append(ready)
-            else:
-                self.rejected[ready.client] = fault
+                if self.reads_all:
+                    self.replies.append(ready)
+            self._note(ready.client)
         return taken
 
-    def _add(self, reply: Reply) -> str | None:
-        """Add a sound reply to the sums, or say what else is wrong with it and add nothing."""
-        reply.delta = reply.w - self.w
-        found: dict[tuple[Part, str], tuple[float, Tensor]] = {}
-        for part in self.algorithm.all_parts:
-            try:
-                found |= {(part, name): pair for name, pair in part.sums(reply).items()}
-            except KeyError as missing:
-                return f"did not send what {part.name} needs ({missing})"
-        for (part, name), (_, tensor) in found.items():
-            known = self._totals.get((part, name))
-            if known is not None and known[1].shape != tensor.shape:
-                return f"sent {part.name}'s {name} in shape {tuple(tensor.shape)}; the others sent {tuple(known[1].shape)}"
-        for key, (weight, tensor) in found.items():
-            weights, total = self._totals.get(key) or (0.0, torch.zeros_like(tensor, dtype=torch.float64))
-            self._totals[key] = (weights + weight, total.add_(tensor, alpha=weight))
-        if reply.b.numel():
-            self._statistics.add_(reply.b - self.b, alpha=reply.samples)
-        self.bytes_up += self.traffic + sum(t.nbytes for state in reply.up.values() for t in state.values())
-        self.accepted.append(reply.client)
-        self.samples.append(reply.samples)
-        self.losses.append(reply.loss)
-        if self._keep:
-            self.replies.append(reply)
-        return None
+    def merge(self, partial: Partial) -> None:
+        """Add what the replies of some of the clients add up to elsewhere; only where no part `reads_all`."""
+        assert not self.reads_all, "a part reads every reply, and here is a sum of them"
+        assert self._expected.issuperset(partial.outcomes), "some of these clients were not asked, or answered twice"
+        self._sums.merge(partial)
+        self._expected.difference_update(partial.outcomes)
+        while self._next < len(self.clients) and self.clients[self._next] in self._sums.outcomes:
+            self._note(self.clients[self._next])
+            self._next += 1
+
+    def _note(self, client: int) -> None:
+        """Record how it went with a client."""
+        fault, samples, loss, sent = self._sums.outcomes[client]
+        if fault is not None:
+            self.rejected[client] = fault
+            return
+        self.bytes_up += self.traffic + sent
+        self.accepted.append(client)
+        self.samples.append(samples)
+        self.losses.append(loss)
 
     def sum(self, part: Part, name: str) -> Tensor:
         """The sum over the accepted replies of weight times tensor, as named by `part.sums`."""
-        return self._totals[part, name][1].to(self.w.dtype)
+        return self._sums.totals[part, name].value().to(self.w.dtype)
 
     def mean(self, part: Part, name: str) -> Tensor:
         """The same sum divided by the sum of the weights."""
-        weights, total = self._totals[part, name]
-        return (total / weights).to(self.w.dtype)
+        total = self._sums.totals[part, name]
+        return (total.value() / float(total.weights)).to(self.w.dtype)
 
     def step(self) -> tuple[Tensor, Tensor]:
         """The new global weights and statistics. `ValueError` when no reply could be used."""
@@ -161,7 +156,9 @@ class Cohort:
             if part.has("aggregate") and (part in self.algorithm.parts or type(part) not in outer):
                 aggregate = _wrap(part, aggregate)
         w = self.w + aggregate(self)
-        return w, self.b + (self._statistics / sum(self.samples)).to(self.b.dtype)
+        if self._sums.statistics.shape is None:
+            return w, self.b.clone()
+        return w, self.b + (self._sums.statistics.value() / sum(self.samples)).to(self.b.dtype)
 
     @property
     def loss(self) -> float:
