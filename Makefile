@@ -35,6 +35,7 @@ docs: $(VENV)/.developing  ## build the documentation into site/
 bench: $(VENV)/.installed  ## measure speed against plain PyTorch loops
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/parts.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "accord needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'

@@ -208,7 +208,7 @@ def test_every_key_has_a_flag_and_every_flag_reaches_its_key(tmp_path: Path) -> 
         "rounds": 9, "per_round": 3, "epochs": 2, "steps": 4, "batch_size": 8, "lr": 0.5, "momentum": 0.1, "weight_decay": 0.01,
         "lr_decay": 0.5, "dropout": 0.1, "seed": 4, "split_seed": 5, "local_test": 0.1, "aligned_test": 6, "held_out": 1,
         "evaluate_every": 2, "evaluate_last": 3, "evaluate": ("local", "new"), "data_fraction": 0.5,
-        "track": ("drift", "knowledge"),
+        "track": ("drift", "knowledge"), "address": "auto",
         "state_memory": 5.0, "engine": "threads", "workers": 3, "device": "cpu", "data_dir": "here", "use": (str(piece),),
     }  # fmt: skip
     assert set(given) == {f.name for f in dataclasses.fields(Experiment)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,9 +15,12 @@ from torch import Tensor
 
 import accord
 from accord.cohort import Cohort, Reply, finite
+from accord.engines.process import Process
 from accord.flat import Flat
 from accord.jobs import Train
+from accord.partial import Partial
 from accord.server import Server, first_state, rounds
+from accord.store import Store
 from small import Backwards, batches, federation, identical, net, train
 
 SIZE, PEOPLE = 40, 6
@@ -292,3 +295,56 @@ def test_a_part_may_read_all_deltas() -> None:
     assert len(made.replies) == 3
     plain, _, _ = stepped(accord.fedavg(), [Reply(torch.zeros(SIZE), client=0)])
     assert plain.replies == []
+
+
+# --- sums made elsewhere ---------------------------------------------------------------------------------------------------------------
+
+
+class Grouped(Process):
+    """An engine that adds up the replies of every other client before the server sees them."""
+
+    def sums(self, job: Train, clients: Sequence[int], store: Store) -> Iterator[Partial]:
+        for group in (clients[1::2], clients[::2]):
+            partial = Partial()
+            for client in group:
+                reply = job.run(self.worker, client, store.get(client))
+                if partial.add(reply, job.algorithm, job.w, job.b) is None:
+                    partial.kept[client] = reply.kept
+            yield partial
+
+
+@dataclass(frozen=True)
+class Uneven(accord.Part):
+    """A part whose sums have one shape for even clients and another for odd ones."""
+
+    name: ClassVar[str] = "uneven"
+
+    def sums(self, reply: Reply) -> dict[str, tuple[float, Tensor]]:
+        return {"odd": (1.0, torch.zeros(1 + reply.client % 2))}
+
+
+@pytest.mark.parametrize("text", ["fedavg", "scaffold", "fednova + buffers(local)", "fedoptz"])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_groups_of_replies_may_be_added_up_elsewhere(text: str, uneven: bool) -> None:
+    algorithm = accord.read(f"{text} + sgd(lr=0.05, batch=4, epochs=1)")
+    algorithm = algorithm + Uneven() if uneven else algorithm
+    model, data = net(dtype=torch.float32, norm=True), federation(dtype=torch.float32)
+    found = []
+    for engine in (Process(model, data), Grouped(model, data)):
+        store, server = Store(algorithm.keys), Server.start(algorithm, model)
+        with engine:
+            seen = list(rounds(algorithm, model, data, rounds=3, engine=engine, server=server, store=store, dropout=0.2))
+        told = [(c.accepted, c.rejected, c.loss, c.samples, c.bytes_up) for c in seen]
+        found.append((server.w, server.b, server.state, [store.get(k) for k in range(7)], told))
+    assert identical(found[0], found[1])
+    assert any(c.rejected for c in seen) == uneven
+
+
+def test_only_who_was_asked_is_merged() -> None:
+    here = replies(accord.fedavg(), 2)
+    made, partial = cohort(accord.fedavg(), here), Partial()
+    partial.add(here[0], made.algorithm, made.w, made.b)
+    made.merge(partial)
+    assert made.accepted == [0]
+    with pytest.raises(AssertionError, match="not asked, or answered twice"):
+        made.merge(partial)

@@ -28,7 +28,7 @@ from accord.rules import Steps
 from accord.seeds import number
 from accord.select import All, Select, Uniform
 
-EngineName = Literal["auto", "process", "threads", "processes"]
+EngineName = Literal["auto", "process", "threads", "processes", "ray"]
 Tracked = Literal["drift", "knowledge"]
 _RULE = {
     "lr": "lr",
@@ -39,7 +39,7 @@ _RULE = {
     "steps": "steps",
     "batch_size": "batch",
 }
-_HOW = ("engine", "workers", "state_memory", "data_dir")  # what changes where and how a run is made, and no number in it
+_HOW = ("engine", "workers", "address", "state_memory", "data_dir")  # what changes where and how a run is made, and no number in it
 _TEXTS = {
     "algorithm": "one that `accord list algorithms` shows",
     "data": "one that `accord list data` shows",
@@ -87,7 +87,8 @@ class Experiment:
     track: tuple[Tracked, ...] = ()  # what to record of every round beside its loss: no number of the result depends on it
     state_memory: Annotated[float, Range(0, 10**9, above=True)] = 2048.0  # megabytes of client state in memory; more goes to disk
     engine: EngineName = "auto"
-    workers: Annotated[int, Range(0, 1024)] = 0  # 0: one for each core
+    workers: Annotated[int, Range(0, 1024)] = 0  # 0: one for each core, of the cluster if there is an address
+    address: str = ""  # of a Ray cluster: auto, or host:port; without it Ray starts on this machine
     device: str = "cpu"
     data_dir: str = ""
     use: tuple[str, ...] = ()  # Python files or modules with parts, models, data or splits of your own
@@ -173,6 +174,10 @@ class Experiment:
     def resolved(self, federation: Federation) -> Experiment:
         """The same experiment with nothing left to defaults: its file reruns it exactly, whatever the defaults become."""
         algorithm = self.recipe()
+        if self.address and self.engine != "ray":
+            raise ValueError(
+                f"address {self.address!r} is for the engine ray, and this is {self.engine}: change the one or leave out the other"
+            )
         if self.per_round is not None and self.per_round > federation.population:
             raise ValueError(f"per_round is {self.per_round}, and there are {federation.population} clients: write at most that")
         left_to_recipe: dict[str, Any] = dict.fromkeys(_RULE)
@@ -185,7 +190,7 @@ class Experiment:
             clients=federation.population,
             model=repr(read(self._model(federation), "model")),
             per_round=0,
-            workers=self.workers or cores(),
+            workers=self.workers or (0 if self.address else cores()),
             **left_to_recipe,
         )
 

@@ -240,7 +240,9 @@ def run(
     if done is not None:
         return done
     e = this.experiment
-    with open_engine(e.engine, this.module, this.federation, workers=e.workers, device=e.device, rounds=e.rounds) as engine:
+    with open_engine(
+        e.engine, this.module, this.federation, workers=e.workers, device=e.device, rounds=e.rounds, address=e.address
+    ) as engine:
         return this.go(engine, progress)
 
 

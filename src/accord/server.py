@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from accord.algorithm import Algorithm
 from accord.cohort import Cohort, Reply
 from accord.data.federation import Federation
-from accord.engines import Engine, Lookup
+from accord.engines import Engine, Lookup, Summing
 from accord.engines.process import Process
 from accord.flat import Flat
 from accord.jobs import Evaluate, Train
 from accord.part import State
+from accord.partial import Shapes
 from accord.seeds import number, numpy_stream
 from accord.select import Draw
 from accord.store import Store
@@ -123,31 +124,55 @@ def play(
     absent = {k for k in chosen if dropout and number(seed, "dropout", server.round, k) / 2**63 < dropout}
     asked = [k for k in chosen if k not in absent]
     algorithm = server.algorithm if watch is None else server.algorithm + watch
-    cohort = Cohort(
-        algorithm,
-        server.w,
-        b=server.b,
-        state=server.state,
-        clients=asked,
-        population=server.algorithm.trains_on(federation).population,
-        round=server.round,
-        traffic=server.traffic,
-    )
-    cohort.absent = sorted(absent)
     job = Train(algorithm, server.w, server.b, server.round, seed, server.down)
+    cohort = _trained(server, federation, engine, store, job, asked, watch)
+    cohort.absent = sorted(absent)
     states = sum(t.nbytes for state in job.down.values() for t in state.values())
     cohort.bytes_down = len(asked_for_loss | set(chosen)) * cohort.traffic + len(chosen) * states
-    cohort.bytes_up = len(asked_for_loss) * server.w.element_size()
-    for _, reply in engine.map(job, asked, store.get):
-        if watch is not None:
-            cohort.seen[reply.client] = watch.taken(reply)
-        for accepted in cohort.take(reply):
-            store.put(accepted.client, accepted.kept)
+    cohort.bytes_up += len(asked_for_loss) * server.w.element_size()
     if asked:
         server.w, server.b = cohort.step()
         server.state = cohort.state
     server.round += 1
     cohort.server = server
+    return cohort
+
+
+def _trained(
+    server: Server, federation: Federation, engine: Engine, store: Store, job: Train, asked: Sequence[int], watch: Watch | None
+) -> Cohort:
+    """The cohort with the answers of all who were asked: as sums, if the engine makes them and no part reads every reply."""
+
+    def empty() -> Cohort:
+        return Cohort(
+            job.algorithm,
+            server.w,
+            b=server.b,
+            state=server.state,
+            clients=asked,
+            population=server.algorithm.trains_on(federation).population,
+            round=server.round,
+            traffic=server.traffic,
+        )
+
+    cohort = empty()
+    if isinstance(engine, Summing) and not cohort.reads_all:
+        kept: dict[int, Mapping[Hashable, State]] = {}
+        try:
+            for partial in engine.sums(job, asked, store):
+                cohort.merge(partial)
+                kept |= partial.kept
+        except Shapes:  # which of them stands out is only seen in the order of the clients
+            cohort = empty()
+        else:
+            for client in cohort.accepted:
+                store.put(client, kept[client])
+            return cohort
+    for _, reply in engine.map(job, asked, store.get):
+        if watch is not None:
+            cohort.seen[reply.client] = watch.taken(reply)
+        for accepted in cohort.take(reply):
+            store.put(accepted.client, accepted.kept)
     return cohort
 
 

@@ -22,6 +22,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.block = torch.empty(0, dtype=torch.uint8)
+        self.used = 0  # bytes of the block that the last `pack` filled
         self._fresh = False
 
     def take(self) -> Tensor | None:
@@ -39,6 +40,7 @@ class Arena:
         stream = io.BytesIO()
         packer = _Packer(stream)
         packer.dump(thing)
+        self.used = packer.size
         if packer.size > self.block.numel():
             self.block = torch.empty(packer.size * 5 // 4, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
             self._fresh = True

@@ -10,7 +10,7 @@ from accord.reports.statistics import Row
 from accord.reports.tables import percent, points
 
 # Settings that say where and how a run was made, not what it computes.
-INDIFFERENT = ("name", "algorithm", "seed", "out", "engine", "workers", "device", "data_dir", "state_memory")
+INDIFFERENT = ("name", "algorithm", "seed", "out", "engine", "workers", "address", "device", "data_dir", "state_memory")
 
 
 def title(comparison: Comparison) -> str:

@@ -20,7 +20,16 @@ from accord.data.read import read_data
 from accord.experiment import Experiment, cores
 from accord.reproduce.study import Cell, Study
 
-_WITHOUT = ("name", "seed", "engine", "workers", "state_memory", "data_dir", "device")  # settings that do not tell experiments apart
+_WITHOUT = (
+    "name",
+    "seed",
+    "engine",
+    "workers",
+    "address",
+    "state_memory",
+    "data_dir",
+    "device",
+)  # settings that do not tell experiments apart
 
 
 @dataclass(frozen=True)
