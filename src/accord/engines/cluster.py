@@ -12,6 +12,7 @@ from typing import Any
 _PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no reports to anybody
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is there
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what Ray would print among our results; deaths are told by the engine
 }
 _PATIENCE = 5.0  # seconds for a port to answer
 _LISTENS = "Ray listens on every network interface of this machine; "

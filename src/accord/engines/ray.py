@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -135,6 +136,7 @@ class Ray:
                 ) from None
             self._ray.kill(self.actors[at])
             self.actors[at] = self._hire(cpus=0)
+            print(f"accord: a Ray worker died; its {len(clients)} clients of this round run again elsewhere", file=sys.stderr)
             return None
 
     def close(self) -> None:
