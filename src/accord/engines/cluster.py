@@ -37,7 +37,10 @@ def begin(address: str, workers: int) -> tuple[Any, Callable[[], None]]:
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR, namespace="accord")
     except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"cannot {f'join the Ray cluster at {address!r}' if address else 'start Ray here'}: {reason}") from None
+        if address:
+            token = "if it asks for a token, set RAY_AUTH_MODE=token and copy its ~/.ray/auth_token"
+            raise ValueError(f"cannot join the Ray cluster at {address}: {reason}; {token}") from None
+        raise ValueError(f"cannot start Ray here: {reason}") from None
     if not address:
         open_to = "whoever has the token in ~/.ray" if os.environ.get("RAY_AUTH_MODE") == "token" else "anybody"
         print(f"accord: {_LISTENS}it lets in {open_to}", file=sys.stderr)
