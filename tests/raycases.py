@@ -111,6 +111,10 @@ def machines(address: str, other: str) -> dict[str, Any]:
     """Two machines; one of them is lost in the middle of a round."""
     found: dict[str, Any] = {}
     slow = "scaffold + sgd(lr=0.05, batch=1, epochs=30)"
+    there, leave = begin(address, 0)
+    end = time.monotonic() + 300
+    while there.cluster_resources().get("CPU") != 2 and time.monotonic() < end:
+        time.sleep(0.2)
     with Ray(module(), data(), workers=0, address=address) as engine:
         ray = engine._ray
         found["nodes"] = len({info["NodeID"] for info in ray.nodes() if info["Alive"]})
@@ -130,6 +134,7 @@ def machines(address: str, other: str) -> dict[str, Any]:
         found["struck"] = bool(lost)
         found["seconds"] = time.monotonic() - lost[0]
         found["deaths"] = sum(1 for place in _places(ray) if place["State"] == "DEAD")
+    leave()
     return found
 
 
