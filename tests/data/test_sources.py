@@ -65,6 +65,32 @@ def test_the_folder_may_be_named_by_the_environment_or_lack_the_owner(cifar: Pat
     assert len(read_data("uoft-cs/cifar10").load().x) == 30
 
 
+def test_the_data_sets_of_the_papers_in_the_hubs_schemas(tmp_path: Path):
+    """Their columns and splits: SVHN's extra and CINIC-10's validation stay unused, FEMNIST has no test split and a writer for each."""
+    digits, names = pictures(12), ("train", "test", "extra", "validation")
+    for k, name in enumerate(names[:3]):
+        write(
+            tmp_path / "ufldl-stanford/svhn/cropped_digits" / f"{name}-00000-of-00001.parquet",
+            pictures(12 + k),
+            "image",
+            label=[1] * (12 + k),
+        )
+    for k, name in enumerate((names[0], names[3], names[1])):
+        write(tmp_path / "flwrlabs/cinic10/data" / f"{name}-00000-of-00001.parquet", pictures(12 + k), "image", label=[2] * (12 + k))
+    writers, labels = [f"f000{k % 4}_14" for k in range(40)], np.arange(40) % 2 + 60
+    path = tmp_path / "flwrlabs/femnist/data/train-00000-of-00001.parquet"
+    write(path, pictures(40, 1), "image", writer_id=writers, hsf_id=[1] * 40, character=labels)
+    svhn, turned, cinic, femnist = (read_data(t).load(tmp_path) for t in ("svhn", "svhn(inverted=True)", "cinic10", "femnist"))
+    assert (len(svhn.x), len(svhn.test_x), svhn.classes) == (12, 13, 10)
+    assert torch.equal(svhn.x, torch.from_numpy(digits))
+    assert torch.equal(turned.x, torch.from_numpy(((256 - digits.astype(int)) % 256).astype(np.uint8)))
+    assert torch.equal(turned.y, svhn.y)
+    assert (len(cinic.x), len(cinic.test_x), cinic.classes) == (12, 14, 10)
+    assert (len(femnist.x), len(femnist.test_x), femnist.classes, femnist.x.shape[3]) == (36, 4, 62, 1)
+    assert set(femnist.columns) >= {"writer_id", "hsf_id"}
+    assert federate("femnist", "natural(writer_id)", data_dir=tmp_path).population == 4
+
+
 def test_columns_are_found_by_type_and_kept_for_natural_splits(tmp_path: Path):
     write(tmp_path / "train.parquet", pictures(20, 1), "picture", label=np.arange(20) % 4, writer=[f"w{k % 3}" for k in range(20)])
     data = Folder(str(tmp_path)).load()

@@ -80,13 +80,19 @@ class FashionMnist(Source):
 
 @named
 class Svhn(Source):
-    """Street View house numbers (Netzer et al. 2011), cropped to 32x32: 73,257 and 26,032 digits."""
+    """Street View house numbers (Netzer et al. 2011), cropped to 32x32: 73,257 and 26,032 digits; the extra ones are not used.
+
+    FedSOL's program wraps every pixel v to 256 - v, and normalises what comes out by the constants of the true ones (`inverted`).
+    """
 
     augment: tuple[Augment, ...] = (Crop(),)
+    inverted: bool = False
     facts: ClassVar[Facts | None] = Facts((3, 32, 32), 10, 73_257)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         found = find("ufldl-stanford/svhn", Columns("image", "label"), "cropped_digits", data_dir)
+        if self.inverted:
+            found = {name: tensor.neg() if name in ("train/x", "test/x") else tensor for name, tensor in found.items()}
         return assemble(found, SVHN, self.augment, "svhn", 10)
 
 
@@ -103,10 +109,13 @@ class Cinic10(Source):
 
 @named
 class Femnist(Source):
-    """FEMNIST (LEAF, Caldas et al. 2018): 62 classes of characters, 28x28; split it by `natural(writer_id)`."""
+    """FEMNIST (LEAF, Caldas et al. 2018): 814,277 characters of 62 classes, 28x28; split it by `natural(writer_id)`.
+
+    The hub has no test set of it: a tenth of every class, of all writers, becomes one. `local_test` sets each writer's own apart.
+    """
 
     augment: tuple[Augment, ...] = ()
-    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 62, 805_263, 3_597)
+    facts: ClassVar[Facts | None] = Facts((1, 28, 28), 62, 732_850, 3_597)
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         return assemble(find("flwrlabs/femnist", Columns("image", "character"), None, data_dir), HALF, self.augment, "femnist", 62)

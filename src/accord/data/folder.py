@@ -48,12 +48,16 @@ def read_folder(folder: Path, columns: Columns, config: str | None = None) -> Te
 
 
 def by_split(files: list[Path], folder: Path) -> dict[str, list[Path]]:
-    """Files by the split that their name or a folder above them starts with; validation stands in for a missing test split."""
+    """Files by the split that their name or a folder above them starts with; validation stands in for a missing test split.
+
+    Files that name none are training data, unless others say that they are: SVHN's `extra` is then left out, as on the hub.
+    """
     found: dict[str, list[Path]] = {}
     for file in files:
         words = [re.split(r"[-_.]", part.lower())[0] for part in reversed(file.relative_to(folder).parts)]
-        found.setdefault(next((SPLITS[word] for word in words if word in SPLITS), "train"), []).append(file)
-    return chosen(found)
+        found.setdefault(next((SPLITS[word] for word in words if word in SPLITS), "other"), []).append(file)
+    other = found.pop("other", None)
+    return chosen({"train": other, **found} if other else found)
 
 
 def chosen(found: dict[str, Any]) -> dict[str, Any]:
