@@ -260,17 +260,19 @@ class Client:
     @contextmanager
     def shifted(self, e: Tensor, on: On = "all") -> Iterator[None]:
         """Within the block the weights named by `on` are `w + e`; afterwards they are exactly what they were."""
-        spans = self.layout.spans(on)
-        before = [self.w[s].clone() for s in spans]
+        spans, shelves = self.layout.spans(on), self.model.shelves
+        shelf = shelves.pop() if shelves else torch.empty_like(self.w)
         if on != "head":
             self._body = None
         for s in spans:
+            shelf[s].copy_(self.w[s])
             self.w[s].add_(e[s])
         try:
             yield
         finally:
-            for s, old in zip(spans, before, strict=True):
-                self.w[s].copy_(old)
+            for s in spans:
+                self.w[s].copy_(shelf[s])
+            shelves.append(shelf)
 
     @contextmanager
     def still(self) -> Iterator[None]:

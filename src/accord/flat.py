@@ -130,6 +130,7 @@ class Flat:
         first = next(iter(self.parameters.values()))
         self.layout = Layout.of(self.parameters, head_of(module))
         self._mode: tuple[bool, str | None] | None = None
+        self.shelves: list[Tensor] = []  # vectors as long as `w` for weights that are put back: made when first needed, and kept
         self.w = torch.empty(self.layout.size, dtype=first.dtype, device=first.device)
         self.g = torch.zeros_like(self.w)
         for p, v, d in zip(self.parameters.values(), self.layout.views(self.w), self.layout.views(self.g), strict=True):
