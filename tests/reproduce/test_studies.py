@@ -135,7 +135,7 @@ def test_the_numbers_that_studies_read_off_analyses_are_there(small: Path, cells
     read_off = {cell.measure for study in studies for cell in study.cells if cell.measure.analyses}
     shown = {name for study in studies for name in (study.figure.needs if study.figure else ())}
     wanted = sorted({name for measure in read_off for name in measure.analyses} | shown)
-    experiment = Experiment(data="cifar10(augment=())", data_dir=str(small), clients=4, model="lenet5(init=he)", rounds=1, engine="process")
+    experiment = Experiment(data="cifar10(augment=())", data_dir=str(small), clients=4, model="lenet5(init=he)", rounds=2, engine="process")
     run(experiment, cells / "analysed")
     analyze(cells / "analysed", [QUICKLY.get(name, name) for name in wanted])
     measured = {repr(measure): measure.of(read_run(cells / "analysed")) for measure in read_off if measure.name == "analysis"}
