@@ -22,6 +22,7 @@ from accord.partial import Partial
 from accord.pieces import Pieces
 from accord.store import Store
 
+_DEATHS = ("RayActorError", "ObjectLostError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 _START = 120.0  # seconds for the actors to find a place and start
 
 
@@ -127,7 +128,7 @@ class Ray:
         errors = self._ray.exceptions
         try:
             return self._ray.get(done)
-        except (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError, errors.NodeDiedError) as error:
+        except tuple(getattr(errors, name) for name in _DEATHS) as error:
             self._deaths[at] += 1
             if self._deaths[at] >= DEATHS:
                 which, reason = ", ".join(map(str, clients[:5])), " ".join(str(error).split())[:200]
