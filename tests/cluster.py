@@ -43,7 +43,7 @@ class Space:
     def environment(self) -> Mapping[str, str]:
         """What a process in it is started with: a home of its own, so that Ray's token is nobody else's."""
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-        quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "1000", "RAY_health_check_failure_threshold": "4"}
+        quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "20000", "RAY_health_check_failure_threshold": "3"}
         quick["RAY_memory_monitor_refresh_ms"] = "0"  # else Ray kills our workers when others fill the machine
         return {**os.environ, **quick, "RAY_AUTH_MODE": "token", "HOME": str(self.home), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
