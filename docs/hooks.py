@@ -41,7 +41,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
     """Replace `<!-- list: splits -->` by the table that `accord list splits` shows."""
-    for kind in ("algorithms", "parts", "models", "data", "splits", "engines", "experiments"):
+    for kind in ("algorithms", "parts", "models", "data", "splits", "analyses", "engines", "experiments"):
         mark = f"<!-- list: {kind} -->"
         if mark in markdown:
             markdown = markdown.replace(mark, table(kind))

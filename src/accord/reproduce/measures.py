@@ -116,20 +116,23 @@ class Flops(Measure):
     to: Fraction | None = None
 
     def of(self, run: Run) -> float | None:
-        found = Analysis("cost", "forward_flops").of(run)
+        found = Analysis("cost", "forward_multiply_adds").of(run)
         rounds = 1 if self.to is None else run.curve().first(self.to)
         return None if found is None or rounds is None else found * rounds / 2e6
 
 
 @named
 class Stored(Measure):
-    """Parameters that a client stores in training, in millions: its model, and what its method holds beside it."""
+    """Parameters that a client stores in training, in millions: its model, and what its method holds beside it.
+
+    Scales and shifts of normalisation are left out, as in FedAlign's tables.
+    """
 
     unit: ClassVar[str] = "M"
     needs: ClassVar[tuple[str, ...]] = ("cost",)
 
     def of(self, run: Run) -> float | None:
-        found = Analysis("cost", "stored_parameters").of(run)
+        found = Analysis("cost", "stored_without_norm").of(run)
         return None if found is None else found / 1e6
 
 
