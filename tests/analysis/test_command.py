@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accord.analysis import ORDER, Subject, analyze
+from accord.analysis import ORDER, Subject, analyze, scratch
 from accord.experiment import Experiment
 from accord.listing import rows
 from accord.reports.record import read_run
@@ -91,3 +91,29 @@ def test_a_folder_without_a_checkpoint(folder: Path, tmp_path: Path) -> None:
 
 def test_the_list(folder: Path) -> None:
     assert {row["name"] for row in rows("analyses")} >= set(ORDER[:3])
+
+
+class Killed(Exception):
+    """What stands for the end of a process."""
+
+
+@pytest.mark.parametrize(
+    "name", ["curvature(samples=60, probes=12, top=2)", "landscape(samples=30, points=3, line=3)", "spectrum(samples=40, steps=20)"]
+)
+def test_an_interrupted_analysis_goes_on(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_PAUSE", 0.0)
+    told: list[tuple[str, int]] = []
+
+    def until(what: str, done: int, total: int) -> None:
+        told.append((what, done))
+        if len(told) == 14:
+            raise Killed
+
+    with pytest.raises(Killed):
+        analyze(folder, only=[name], progress=until)
+    assert list((folder / "analysis" / "partial" / name.partition("(")[0]).rglob("state.json"))
+    again: list[tuple[str, int]] = []
+    found = analyze(folder, only=[name], progress=lambda what, done, total: again.append((what, done)))
+    assert told[0] == (told[0][0], 0)
+    assert dict(reversed(again))[told[-1][0]] >= told[-1][1]  # the first that is told of it
+    assert found == analyze(folder, only=[name])

@@ -85,7 +85,7 @@ def lanczos(
     if not len(scratch):
         scratch.add(start / start.norm())
     steps = min(steps, start.numel())
-    while len(alpha) < steps:
+    while len(alpha) < steps and not (alpha and enough is not None and enough(Ritz.of(alpha, beta))):
         told(len(alpha))
         q = scratch.vector(len(alpha))
         v = multiply(q)
@@ -100,8 +100,6 @@ def lanczos(
         if len(alpha) < start.numel():
             scratch.add(v / v.norm())
         scratch.save()
-        if enough is not None and enough(Ritz.of(alpha, beta)):
-            break
     scratch.save(now=True)
     told(len(alpha))
     return Ritz.of(alpha, beta)
