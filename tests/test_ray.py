@@ -102,7 +102,7 @@ def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(found: Any, tm
     assert (seen["left"], seen["replaced"]) == ("", 1)
     assert seen["alive"] == whole
     assert seen["killed"] == whole
-    assert seen["lost"].startswith("3 Ray workers died over clients ")
+    assert seen["lost"].startswith("3 Ray workers died while training clients ")
     assert "accord: a Ray worker died; its " in found["said"]
 
 
