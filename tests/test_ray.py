@@ -178,7 +178,8 @@ def test_two_machines_of_which_one_is_lost(tmp_path: Path) -> None:
         made.communicate(timeout=PATIENCE)
         common = ("--num-cpus", 1, "--object-store-memory", 80 * 2**20, "--disable-usage-stats", "--block")
         head.start(ray, "start", "--head", "--node-ip-address", "10.83.0.1", "--port", 6399, "--include-dashboard", "false", *common)
-        other.start(ray, "start", "--address", "10.83.0.1:6399", "--node-ip-address", "10.83.0.2", *common)
+        join = " ".join(map(str, (ray, "start", "--address", "10.83.0.1:6399", "--node-ip-address", "10.83.0.2", *common)))
+        other.start("sh", "-c", f"until {join}; do sleep 1; done")  # the first machine may take its time
         found = case(head, "machines", "10.83.0.1:6399", other.name)
     assert (found["nodes"], found["actors"], found["places"]) == (2, 2, 2)
     assert found["two"] == run(STATEFUL)
