@@ -54,7 +54,7 @@ _HELP = {
     "evaluate_every": "rounds between evaluations",
     "evaluate_last": "so many rounds at the end are all evaluated",
     "evaluate": "on whose data: global, local, personal, new (default: all there are); may be repeated",
-    "track": "record of each round: drift (how clients part), knowledge (their models on the global test set); may be repeated",
+    "track": "record of each round: drift, knowledge; write it also to: tensorboard, mlflow, wandb (offline); may be repeated",
     "state_memory": "megabytes of client state in memory, the rest on disk",
     "engine": "auto, process, threads, processes or ray",
     "workers": "0: one a core",

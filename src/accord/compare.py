@@ -18,6 +18,7 @@ from accord.checkpoint import write_atomically
 from accord.engines.crew import DEATHS, Hand, Lost, dismiss, hire, portable, ready, receive, send
 from accord.experiment import Experiment, device_of
 from accord.run import make, run
+from accord.sinks import require
 
 Watch = Callable[["Cell", Mapping[str, Any]], None]
 _TELL = 0.2  # seconds between two messages of one worker
@@ -104,6 +105,7 @@ def verify(planned: Sequence[Cell]) -> None:
     for cell in planned:
         cell.experiment.recipe()
     first = planned[0].experiment
+    require(first.track)
     federation = first.federation()
     first.resolved(federation)
     first.module(federation)

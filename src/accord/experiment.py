@@ -29,7 +29,7 @@ from accord.seeds import number
 from accord.select import All, Select, Uniform
 
 EngineName = Literal["auto", "process", "threads", "processes", "ray"]
-Tracked = Literal["drift", "knowledge"]
+Tracked = Literal["drift", "knowledge", "tensorboard", "mlflow", "wandb"]
 _RULE = {
     "lr": "lr",
     "momentum": "momentum",
@@ -84,7 +84,7 @@ class Experiment:
     evaluate_every: Count = 1
     evaluate_last: Whole = 0  # so many rounds at the end are all evaluated, for means over them
     evaluate: tuple[Kind, ...] = KINDS  # on whose data; tuning leaves the test set out
-    track: tuple[Tracked, ...] = ()  # what to record of every round beside its loss: no number of the result depends on it
+    track: tuple[Tracked, ...] = ()  # what else to record of every round, and where else: no number of the result depends on it
     state_memory: Annotated[float, Range(0, 10**9, above=True)] = 2048.0  # megabytes of client state in memory; more goes to disk
     engine: EngineName = "auto"
     workers: Annotated[int, Range(0, 1024)] = 0  # 0: one for each core, of the cluster if there is an address

@@ -27,10 +27,12 @@ from accord.experiment import Experiment, device_of, read_file
 from accord.flat import Flat, digest
 from accord.recipe import brief, read
 from accord.server import Server, rounds
+from accord.sinks import Notes, opened, require
 from accord.store import Store
 from accord.track import Watch, drift_of
 
 Progress = Callable[[dict[str, Any]], None]
+TRACKED = "tracked"  # where other programs' files of the run go
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Run:
         device_of(experiment.device)
         if "knowledge" in experiment.track and not len(federation.test):
             raise ValueError("track knowledge tests clients' models on the global test set, and these data have none: leave it out")
+        require(experiment.track)
         module = experiment.module(federation)
         algorithm = experiment.recipe()
         make(out)
@@ -69,7 +72,8 @@ class Run:
         """Forget what the folder holds of an earlier run, and note what is known of this one; killed in between, it holds no run."""
         for name in ("experiment.toml", "result.json", "model.safetensors", "checkpoint/checkpoint.json", "rounds.jsonl"):
             (self.out / name).unlink(missing_ok=True)
-        shutil.rmtree(self.out / "checkpoint", ignore_errors=True)
+        for name in ("checkpoint", "analysis", TRACKED):
+            shutil.rmtree(self.out / name, ignore_errors=True)
         write_atomically(self.out / "environment.json", json.dumps(environment(), indent=1))
         write_atomically(self.out / "federation.json", json.dumps(described(self.federation)))
         write_atomically(self.out / "experiment.toml", self.experiment.toml())
@@ -124,20 +128,23 @@ class Run:
             server=self.server,
             store=self.store,
             dropout=e.dropout,
-            watch=Watch(local="drift" in e.track) if e.track else None,
+            watch=Watch(local="drift" in e.track) if {"drift", "knowledge"} & {*e.track} else None,
         )
-        with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log:
+        notes = Notes(self.out / TRACKED, e.name, e.settings(), done=self.server.round)
+        with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log, opened(e.track, notes) as sinks:
             started = clock + self.spent["seconds"]
             for cohort in todo:
                 line = self._line(cohort, engine, time.perf_counter() - started)
                 self.spent["lines"] += log.write(json.dumps(line) + "\n")
                 log.flush()
+                sinks.write(line)
                 self.spent["seconds"] = time.perf_counter() - clock
                 progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
                 if self.checkpoint.due:
                     self.save()
                 started = time.perf_counter()
-        return self._finish(engine)
+            sinks.result = self._finish(engine)
+        return sinks.result
 
     def save(self) -> None:
         """Write a checkpoint now."""
