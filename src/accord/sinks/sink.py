@@ -57,7 +57,8 @@ def require(names: Iterable[str]) -> None:
     >>> require(["drift"])
     """
     for name in names:
-        if name in NAMES and importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name) if name in NAMES else None
+        if name in NAMES and (found is None or found.origin is None):  # a folder of that name, such as wandb's own, is no package
             raise ValueError(f"track {name} needs the package {name}, which is not here: pip install 'accord[track]'")
 
 
