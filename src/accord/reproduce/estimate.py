@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from accord.algorithm import Algorithm
 from accord.algorithms import fedavg
 from accord.client import local_round
 from accord.cost import cost
@@ -23,6 +25,7 @@ from accord.rules import SGD
 from accord.select import Draw
 
 _BATCH = 8  # samples a step of the measurement
+_STRENGTH = re.compile(r"\b(mu|rho|alpha|beta|tau)=(?!0\.0\b)[\d.]+")  # of a part: unless it is zero, a batch costs the same
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def work(experiment: Experiment, facts: Facts) -> float:
         chosen, size = float(len(algorithm.select.choose(draw))), float(sizes[0])
     rule = algorithm.rule
     a_round = rule.epochs * size if rule.steps is None else (rule.steps if isinstance(rule.steps, int) else 1) * rule.batch
-    return experiment.rounds * chosen * a_round * passes(experiment.algorithm)
+    return experiment.rounds * chosen * a_round * passes(_STRENGTH.sub(r"\1=1.0", repr(Algorithm(algorithm.parts))))
 
 
 @cache
