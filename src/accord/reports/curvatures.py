@@ -63,7 +63,7 @@ def curvature(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
 def costs(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """The final accuracy over the multiply-adds of training on one sample."""
     drawn = figure("million multiply-adds a sample", "accuracy", height=380 + 6 * len(rows))
-    drawn.update_yaxes(tickformat=".0%")
+    drawn.update_yaxes(tickformat="~%")
     drawn.update_xaxes(rangemode="tozero")
     for place, row in enumerate(rows):
         held = [values(run, "cost") for run in comparison.shown(row.algorithm)]

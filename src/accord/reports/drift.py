@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from accord.reports.lines import Points, add_band, legend, over_rounds
-from accord.reports.picture import Picture, colour, figure, label, line, symbol
+from accord.reports.picture import Picture, colour, figure, label, line, symbol, whole
 from accord.reports.record import Comparison, Record, Run, by_round, number
 from accord.reports.statistics import Row, mean
 
@@ -152,7 +152,7 @@ def _scales(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
 def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """Accuracy of the local models on the global test set right after local training, with the server's model beside it."""
     drawn = figure("round", "accuracy", height=430 + 10 * len(rows), hover="x unified")
-    drawn.update_yaxes(tickformat=".0%")
+    drawn.update_yaxes(tickformat="~%")
     for place, row in enumerate(rows):
         runs = comparison.shown(row.algorithm)
         at = by_round((r["round"], r["knowledge"]) for run in runs for r in run.rounds if isinstance(r.get("knowledge"), dict))
@@ -188,6 +188,7 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             hovertemplate="%{y:.2%}",
         )
     if drawn.data:
+        drawn.update_xaxes(whole([r for trace in drawn.data for r in trace.x]))
         said = (
             "Accuracy on the global test set. Thick lines: the clients' models right after local training, their mean in a band of one "
             "standard deviation over the round's clients. Thin lines with marks: the server's model made of them. Means over seeds."
@@ -198,7 +199,7 @@ def knowledge(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
 def forgetting(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """Mean over classes of the best accuracy at an earlier evaluation minus the accuracy now, F = (1/C) Σ max_{s<t}(A_c^s − A_c^t)."""
     drawn = over_rounds(comparison, rows, forgotten, "forgetting", ".2%")
-    drawn.update_yaxes(tickformat=".0%")
+    drawn.update_yaxes(tickformat="~%")
     if drawn.data:
         said = "What the server's model has lost: mean over classes of the best accuracy at an earlier evaluation minus the accuracy now."
         yield Picture("forgetting", "Forgetting", said + (BANDS if len(comparison.seeds) > 1 else ""), drawn, wide=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from accord.reports.picture import colour, figure, label, line
+from accord.reports.picture import colour, figure, label, line, whole
 from accord.reports.record import Comparison, Round, Run, by_round
 from accord.reports.statistics import Row, mean
 
@@ -25,6 +25,7 @@ def over_rounds(comparison: Comparison, rows: Sequence[Row], points: Callable[[R
     for place, row in enumerate(rows):
         runs = comparison.shown(row.algorithm)
         add(drawn, place, row, runs, by_round(point for run in runs for point in points(run)), form)
+    drawn.update_xaxes(whole([r for trace in drawn.data for r in trace.x]))
     return drawn
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accord.reports.picture import Picture, figure
+from accord.reports.picture import Picture, figure, whole
 from accord.reports.record import Comparison, Run, by_round, number
 from accord.reports.statistics import Row, mean
 
@@ -38,7 +38,7 @@ def class_maps(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]
             hovertemplate="class %{y}, round %{x}: %{z:.1%}<extra></extra>",
         )
         drawn.update_yaxes(range=[classes - 0.5, -0.5], tickformat="d", showgrid=False)
-        drawn.update_xaxes(showgrid=False)
+        drawn.update_xaxes(showgrid=False, **whole(x))
         caption = (
             "Accuracy of the server's model on every class of the global test set; mean over seeds. Empty: the class has no test sample."
         )
@@ -71,7 +71,7 @@ def splits(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
             hovertemplate="client %{x}, class %{y}: %{z} samples<extra></extra>",
         )
         drawn.update_yaxes(range=[classes - 0.5, -0.5], tickformat="d", showgrid=False)
-        drawn.update_xaxes(tickformat="d", showgrid=False)
+        drawn.update_xaxes(tickformat="d", showgrid=False, **whole(clients))
         yield Picture(
             f"split-{place}", _title(run, len(different)), _caption(run, len(counts), len(clients)), drawn, wide=len(different) == 1
         )

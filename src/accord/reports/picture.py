@@ -104,12 +104,14 @@ def figure(x: str, y: str, height: int = 420, *, hover: str = "closest") -> Figu
 
 
 def logarithmic(values: Sequence[float], most: int = 8) -> dict[str, Any]:
-    """A logarithmic axis for these values with ticks as large as other text: 1, 2, 5 and so on, or powers of ten if those are many.
+    """A logarithmic axis for these values, where they reach over a power of ten, with ticks as large as other text.
 
     >>> logarithmic([0.3, 4.0])["ticktext"]
     ['0.2', '0.5', '1', '2', '5']
     """
     known = [v for v in values if v > 0] or [1.0]
+    if max(known) < 10 * min(known):
+        return {}
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     fine = [step * 10.0**k for k in range(low, high + 1) for step in (1, 2, 5)]
     first = max((t for t in fine if t <= min(known)), default=fine[0])
@@ -117,6 +119,15 @@ def logarithmic(values: Sequence[float], most: int = 8) -> dict[str, Any]:
     every = max(1, math.ceil((high - low + 1) / most))
     ticks = fine if len(fine) <= most else [10.0**k for k in range(low, high + 1, every)]
     return {"type": "log", "tickmode": "array", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+
+
+def whole(values: Sequence[float]) -> dict[str, Any]:
+    """An axis of whole numbers, which a short one would otherwise divide.
+
+    >>> whole([1, 2, 3]), whole(range(100))
+    ({'dtick': 1}, {})
+    """
+    return {"dtick": 1} if values and max(values) - min(values) <= 10 else {}
 
 
 def listing(names: Sequence[str], x: str, *, extra: int = 120) -> Figure:

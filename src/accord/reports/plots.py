@@ -16,7 +16,7 @@ from accord.reports.landscapes import courses, planes, spectrum
 from accord.reports.lines import add
 from accord.reports.maps import class_maps, splits
 from accord.reports.matrices import matrices
-from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol
+from accord.reports.picture import GREY, Picture, colour, figure, label, line, listing, symbol, whole
 from accord.reports.record import Comparison, by_round, number
 from accord.reports.statistics import Row, mean, pairs, rounds_to
 
@@ -42,13 +42,14 @@ def pictures(comparison: Comparison, rows: Sequence[Row]) -> list[Picture]:
 def curves(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """Accuracy over rounds: the mean over seeds, in a band from the lowest to the highest seed."""
     drawn = figure("round", "accuracy", height=430 + 6 * len(rows), hover="x unified")
-    drawn.update_yaxes(tickformat=".0%")
+    drawn.update_yaxes(tickformat="~%")
     for place, row in enumerate(rows):
         runs = comparison.shown(row.algorithm)
         measured = [run.curve(comparison.kind) for run in runs]
         at = by_round((r, a) for curve in measured for r, a in zip(curve.rounds, curve.accuracy, strict=True))
         add(drawn, place, row, runs, at, ".2%")
     if drawn.data:
+        drawn.update_xaxes(whole([r for trace in drawn.data for r in trace.x]))
         band = " Lines are means over seeds; bands reach from the lowest to the highest seed." if len(comparison.seeds) > 1 else ""
         yield Picture("curves", "Accuracy over rounds", f"Accuracy of {KINDS[comparison.kind]} at every evaluated round.{band}", drawn)
 
@@ -126,7 +127,7 @@ def rounds_to_target(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Pi
 def bytes_against_accuracy(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
     """Accuracy over what had been sent, up and down, mean over seeds."""
     drawn = figure("MB sent, up and down", "accuracy", height=400 + 6 * len(rows))
-    drawn.update_yaxes(tickformat=".0%")
+    drawn.update_yaxes(tickformat="~%")
     for place, row in enumerate(rows):
         measured = [run.curve(comparison.kind) for run in comparison.shown(row.algorithm)]
         at = by_round((r, (sent, a)) for c in measured for r, a, sent in zip(c.rounds, c.accuracy, c.bytes, strict=True))
@@ -167,6 +168,7 @@ def losses(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
                 hovertemplate="%{y:.4f}",
             )
     if drawn.data:
+        drawn.update_xaxes(whole([r for trace in drawn.data for r in trace.x]))
         caption = "Mean loss of the round's clients while they trained; the mean over seeds. Objectives may differ between algorithms."
         yield Picture("loss", "Training loss", caption, drawn, wide=False)
 
@@ -183,7 +185,7 @@ def spreads(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Picture]:
         if not found:
             continue
         drawn = listing([row.algorithm for row in rows], "accuracy")
-        drawn.update_xaxes(tickformat=".0%", rangemode="tozero")
+        drawn.update_xaxes(tickformat="~%", rangemode="tozero")
         y = [place for place, _ in found]
         gaps = [(v, place) for place, e in found for v in (e["worst"], e["mean"], None)]
         drawn.add_scatter(
