@@ -10,13 +10,17 @@ import torch
 import accord
 from accord.experiment import Experiment
 from accord.flat import Flat
+from accord.pooled import pooled
 from accord.run import run
 from small import federation, net, train
 
 
-def test_is_plain_training_on_everything() -> None:
-    data, rule = federation(), accord.sgd(lr=0.05, momentum=0.9, batch=65, epochs=1, persist=True)
-    server = train(accord.centralised() + rule + accord.uniform(4), net(), data, 5)
+@pytest.mark.parametrize("text", ["centralised + uniform(4)", "fedavg"])
+def test_is_plain_training_on_everything(text: str) -> None:
+    """And so is FedAvg with a lasting momentum on the pooled data, round boundaries or not."""
+    data = federation() if "centralised" in text else pooled(federation())
+    rule = accord.sgd(lr=0.05, momentum=0.9, batch=65, epochs=1, persist=True)
+    server = train(accord.read(text) + rule, net(), data, 5)
     model, (x, y) = net(), data.train.gather(torch.arange(65))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(5):
@@ -24,6 +28,12 @@ def test_is_plain_training_on_everything() -> None:
         torch.nn.functional.cross_entropy(model(x).logits, y).backward()
         optimiser.step()
     torch.testing.assert_close(server.w, Flat(model).w.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_pooled_clients_are_one_client() -> None:
+    data = pooled(federation())
+    assert (data.population, len(data.clients), len(data.clients[0])) == (1, 7, 65)
+    assert data.clients[0].tolist() == list(range(65))
 
 
 @pytest.mark.parametrize("engine", ["process", "threads", "processes"])

@@ -11,7 +11,7 @@ from torch import nn
 
 import accord
 from accord.models.stochastic import StochasticNet
-from small import batches, federation, net, train
+from small import batches
 
 
 def part(l2r: float = 0.01, cmi: float = 0.001, trained: bool = True) -> accord.Part:
@@ -82,21 +82,3 @@ def test_the_direct_form_draws_for_the_penalty_alone() -> None:
     assert one.logits.equal(two.logits)
     assert not one.features.equal(two.features)
     assert one.logits.shape == (5, 4)
-
-
-def test_pooled_clients_are_one_client() -> None:
-    """FedAvg with a lasting momentum on the pooled data is plain training on everything, round boundaries or not."""
-    from accord.pooled import pooled
-
-    data = pooled(federation())
-    assert (data.population, len(data.clients), len(data.clients[0])) == (1, 7, 65)
-    assert data.clients[0].tolist() == list(range(65))
-    rule = accord.sgd(lr=0.05, momentum=0.9, batch=65, epochs=1, persist=True)
-    server = train(accord.fedavg() + rule, net(), data, 5)
-    model, (x, y) = net(), data.train.gather(torch.arange(65))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for _ in range(5):
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(x).logits, y).backward()
-        optimiser.step()
-    close(server.w, accord.Flat(model).w.detach(), 1e-10)
