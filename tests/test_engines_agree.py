@@ -268,3 +268,12 @@ class _Killing:
 
     def close(self) -> None:
         self.engine.close()
+
+
+@pytest.mark.parametrize("engine", [Process, Threads, Processes])
+def test_one_thread_on_this_side_while_an_engine_is_open(engine: type[Process | Threads | Processes]) -> None:
+    """The server's norms are made in this process, and with two threads their last bits would be others."""
+    torch.set_num_threads(2)
+    with engine(net(), federation(), **({} if engine is Process else {"workers": 1})):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
+import torch
 from torch import nn
 
 from accord.data.federation import Federation
@@ -18,6 +20,16 @@ Lookup = Callable[[int], Kept]
 def stateless(client: int) -> Kept:
     """The lookup for jobs that read nothing a client keeps."""
     return {}
+
+
+def one_thread() -> Callable[[], None]:
+    """Let PyTorch use one thread in this process; returns what puts back the number there was, also while Python shuts down.
+
+    The server's norms are made here too, and how a sum is cut among threads changes its last bits.
+    """
+    restore = partial(torch.set_num_threads, torch.get_num_threads())
+    torch.set_num_threads(1)
+    return restore
 
 
 class Engine(Protocol):

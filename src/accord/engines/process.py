@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from accord.data.federation import Federation
-from accord.engines import Lookup, stateless
+from accord.engines import Lookup, one_thread, stateless
 from accord.jobs import Job, Worker
 
 
@@ -21,8 +20,7 @@ class Process:
     name = "process"
 
     def __init__(self, module: nn.Module, federation: Federation, *, device: str = "cpu") -> None:
-        self._restore = partial(torch.set_num_threads, torch.get_num_threads())  # held, so that it works while Python shuts down
-        torch.set_num_threads(1)
+        self._restore = one_thread()
         self.worker = Worker(copy.deepcopy(module), federation, device)
 
     def map(self, job: Job, clients: Sequence[int], kept: Lookup = stateless) -> Iterator[tuple[int, Any]]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from accord.client import Paused
 from accord.data.federation import Federation
-from accord.engines import Lookup, stateless
+from accord.engines import Lookup, one_thread, stateless
 from accord.engines.arena import Arena
 from accord.engines.crew import DEATHS, Hand, Lost, dismiss, hire, portable, ready, receive, send
 from accord.engines.plan import Task, plan
@@ -46,6 +46,7 @@ class Processes:
     name = "processes"
 
     def __init__(self, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu") -> None:
+        self._restore = one_thread()
         self._start = (copy.deepcopy(module), federation, device)
         self._job = Arena()
         self._paused: dict[int, Paused] = {}
@@ -173,6 +174,7 @@ class Processes:
     def close(self) -> None:
         dismiss(desk.hand for desk in self.desks)
         self.desks = []
+        self._restore()
 
     def __enter__(self) -> Processes:
         return self

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from accord.data.federation import Federation
-from accord.engines import Lookup, stateless
+from accord.engines import Lookup, one_thread, stateless
 from accord.engines.actor import Actor, Key, pack, unpack
 from accord.engines.cluster import begin
 from accord.engines.crew import DEATHS, Lost
@@ -37,8 +35,7 @@ class Ray:
 
     def __init__(self, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu", address: str = "") -> None:
         self._ray, self._leave = begin(address, workers)
-        self._restore = partial(torch.set_num_threads, torch.get_num_threads())  # held, so that it works while Python shuts down
-        torch.set_num_threads(1)
+        self._restore = one_thread()
         self._store: Store | None = None
         self._era = 0  # how many stores there were
         try:

@@ -6,14 +6,13 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from accord.data.federation import Federation
-from accord.engines import Lookup, stateless
+from accord.engines import Lookup, one_thread, stateless
 from accord.jobs import Job, Kept, Train, Worker
 
 
@@ -26,8 +25,7 @@ class Threads:
     name = "threads"
 
     def __init__(self, module: nn.Module, federation: Federation, *, workers: int, device: str = "cpu") -> None:
-        self._restore = partial(torch.set_num_threads, torch.get_num_threads())  # held, so that it works while Python shuts down
-        torch.set_num_threads(1)
+        self._restore = one_thread()
         self._local = threading.local()
         self._start_with = (module, federation, device)
         self._lock = threading.Lock()
