@@ -12,20 +12,22 @@ from torch import Tensor, nn
 from torch.autograd.functional import hessian
 
 import small
-from accord.analysis import eigenvalues, trace
+from accord.analysis import eigenvalues, gradient_moments, trace
 from accord.analysis.curvature import estimate, operator
 from accord.analysis.lanczos import lanczos
+from accord.analysis.recurrent import unfused
 from accord.analysis.scratch import Scratch
 from accord.flat import Layout, logits
 from test_golden import case, tiny
 
 
-def whole(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The Hessian, by differentiating twice."""
+def whole(module: nn.Module, x: Tensor, y: Tensor, *, flat: bool = False) -> Tensor:
+    """The Hessian, by differentiating twice; `flat` for answers at each place of a sequence."""
     layout = Layout.of(dict(module.eval().named_parameters()))
 
     def loss(w: Tensor) -> Tensor:
-        return F.cross_entropy(logits(torch.func.functional_call(module, layout.named(w), (x,))), y)
+        answers = logits(torch.func.functional_call(module, layout.named(w), (x,)))
+        return F.cross_entropy(answers.flatten(0, 1) if flat else answers, y.flatten())
 
     return hessian(loss, torch.cat([p.detach().reshape(-1) for p in module.parameters()]))  # type: ignore[no-any-return]
 
@@ -88,6 +90,32 @@ def test_parts_of_unequal_size_count_by_their_samples() -> None:
     assert found["by_tensor"] == {"a": 0.75 * 2 + 0.25 * 11, "b": 0.75 * 3 + 0.25 * 20}
     assert found["trace"] == 0.75 * 5 + 0.25 * 31
     assert found["trace_error"] == pytest.approx(np.sqrt(0.75**2 * 8 / 2 + 0.25**2 * 2 / 2))
+
+
+class Reader(nn.Module):
+    """A recurrent layer and a head that answer at each place of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.core, self.head = nn.Embedding(5, 2), nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answers: Tensor = self.head(self.core(self.table(x))[0])
+        return answers
+
+
+def test_sequences_of_a_recurrent_network() -> None:
+    torch.manual_seed(0)
+    module, x, y = Reader().double(), torch.randint(0, 5, (6, 3)), torch.randint(0, 4, (6, 3))
+    with unfused(module):
+        exact = whole(module, x.clone(), y, flat=True)
+    found = operator(module, [(x[:4], y[:4]), (x[4:], y[4:])])
+    v = torch.randn(len(exact), dtype=torch.float64)
+    torch.testing.assert_close(found @ v, exact @ v)
+    moments = gradient_moments(module, [(x, y)])
+    module.zero_grad()
+    F.cross_entropy(module(x).flatten(0, 1), y.flatten()).backward()
+    torch.testing.assert_close(moments.mean, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))  # type: ignore[union-attr]
 
 
 def test_repeated_eigenvalues_and_the_whole_space() -> None:

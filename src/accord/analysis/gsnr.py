@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 from accord.analysis.landscape import mean_loss
 from accord.analysis.piece import Analysis, Progress, Values, quiet
+from accord.analysis.recurrent import recurrent
 from accord.analysis.subject import Subject
 from accord.check import Count, Whole
 from accord.data.pool import Batch
@@ -77,7 +78,11 @@ def gradient_moments(module: nn.Module, batches: Batches, progress: Progress = q
         out = logits(functional_call(module, weights, (x[None],)))
         return F.cross_entropy(out.flatten(0, -2), y[None].flatten())
 
-    each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
+    def one_by_one(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        rows = [grad(loss)(weights, x[k], y[k]) for k in range(len(x))]
+        return {name: torch.stack([row[name] for row in rows]) for name in weights}
+
+    each = one_by_one if recurrent(module) else vmap(grad(loss), in_dims=(None, 0, 0), randomness="same")
     mean, spread, n = torch.zeros(flat.layout.size, dtype=torch.float64), torch.zeros(flat.layout.size, dtype=torch.float64), 0
     room = max(1, min(64, _MEMORY // max(flat.w.nbytes, 1)))
     pieces = [(x[k : k + room], y[k : k + room]) for x, y in batches for k in range(0, len(x), room)]

@@ -9,6 +9,7 @@ from torch import Tensor, nn, no_grad
 from torch.func import functional_call, grad, jvp
 from torch.nn import functional as F
 
+from accord.analysis.recurrent import unfused
 from accord.flat import logits
 
 
@@ -52,7 +53,8 @@ class Hessian(HessianLinearOperator):  # type: ignore[misc]
 
     def _matmat_batch(self, X: Tensor, y: Tensor, M: list[Tensor]) -> list[Tensor]:
         if M[0].shape[-1] > 1:
-            products: list[Tensor] = HessianLinearOperator._matmat_batch(self, X, y, M)
+            with unfused(self.answers):
+                products: list[Tensor] = HessianLinearOperator._matmat_batch(self, X, y, M)
             return products
 
         def loss(weights: dict[str, Tensor]) -> Tensor:
@@ -60,6 +62,6 @@ class Hessian(HessianLinearOperator):  # type: ignore[misc]
 
         weights = {name: p.detach() for name, p in zip(self.names, self._params, strict=True)}
         along = {name: m.squeeze(-1) for name, m in zip(self.names, M, strict=True)}
-        with no_grad():
+        with no_grad(), unfused(self.answers):
             product = jvp(grad(loss), (weights,), (along,))[1]
         return [product[name].unsqueeze(-1) for name in self.names]
