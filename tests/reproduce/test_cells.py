@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from accord.reproduce.outcome import outcomes
 from accord.reproduce.play import plan
 from accord.reproduce.study import Study, expand
+from accord.run import run
 
 SAID: dict[str, Any] = {
     "title": "T",
@@ -64,3 +66,18 @@ def test_the_example_of_the_documentation_can_be_read() -> None:
     found = expand("docs/example", tomllib.loads(text.partition("```toml\n")[2].partition("```")[0]), "the documentation")
     assert [cell.number for cell in found.cells] == [46.4, 53.1, 34.8, 1.0, 54.8, 59.7, None]
     assert [cell.name for cell in found.cells if cell.over] == ["FedAvg | Time"]
+
+
+def test_a_run_that_tracks_more_serves_as_well(tmp_path: Path) -> None:
+    columns = {"plain": {}, "drift": {"track": ["drift"]}, "both": {"track": ["drift", "knowledge"]}}
+    three = study(stand_in={}, columns=columns, set_up={"data": "digits", "clients": 3, "rounds": 1}, rows={"a": {"algorithm": "fedavg"}})
+    apart = plan(three, tmp_path).runs
+    assert len({jobs[0].folder for jobs in apart.values()}) == 3
+    tracked = apart["a | both"][0]
+    result = run(dataclasses.replace(tracked.experiment, engine="process"), tracked.folder)
+    shared = plan(three, tmp_path)
+    assert {jobs[0].folder for jobs in shared.runs.values()} == {tracked.folder}
+    assert len(shared.jobs) == 1
+    assert run(dataclasses.replace(shared.jobs[0].experiment, engine="process"), tracked.folder, keep=True) == result
+    apart["a | plain"][0].folder.mkdir(parents=True)
+    assert plan(three, tmp_path).runs["a | plain"][0].folder == apart["a | plain"][0].folder

@@ -17,7 +17,7 @@ from accord.compare import Cell as Job
 from accord.compare import Watch, side_by_side
 from accord.data.download import offline
 from accord.data.read import read_data
-from accord.experiment import Experiment, cores
+from accord.experiment import Experiment, Tracked, cores
 from accord.reproduce.study import Cell, Study
 
 _WITHOUT = (
@@ -30,6 +30,7 @@ _WITHOUT = (
     "data_dir",
     "device",
 )  # settings that do not tell experiments apart
+_TRACKS: tuple[tuple[Tracked, ...], ...] = (("drift",), ("knowledge",), ("drift", "knowledge"))  # what studies have runs record
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,10 @@ def plan(
         experiment = cell.experiment.with_({key: value for key, value in change.items() if value is not None})
         if epoch_fraction is not None and experiment.epochs is not None:
             experiment = experiment.with_({"epochs": max(1, round(epoch_fraction * experiment.epochs))})
-        folder = place(out, experiment)
+        experiment, folder = place(out, experiment)
         reason = lacks(experiment, folder)
         if reason and cell.stand_in:
-            instead = experiment.with_({key: value for key, value in cell.stand_in.items() if key != "note"})
-            there = place(out, instead)
+            instead, there = place(out, experiment.with_({key: value for key, value in cell.stand_in.items() if key != "note"}))
             if not lacks(instead, there):
                 experiment, folder, reason = instead, there, ""
                 stood_in.add(cell.name)
@@ -104,10 +104,17 @@ def matches(cell: Cell, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(text.lower(), pattern.lower()) for text in (cell.name, cell.row, cell.column))
 
 
-def place(out: Path, experiment: Experiment) -> Path:
-    """The folder of an experiment's runs, one a seed: a run is found again by what it is, not by the cell it stands in."""
-    made = sorted(out.glob(f"*-{code(experiment)}"))
-    return made[0] if made else out / label(experiment.algorithm, experiment)
+def place(out: Path, experiment: Experiment) -> tuple[Experiment, Path]:
+    """The folder of an experiment's runs, one a seed: a run is found again by what it is, not by the cell it stands in.
+
+    Where there are none of it, but of the same experiment that tracks more, these serve: the experiment is then that one.
+    """
+    for track in (experiment.track, *_TRACKS):
+        each = dataclasses.replace(experiment, track=track)
+        made = sorted(out.glob(f"*-{code(each)}")) if {*experiment.track} <= {*track} else []
+        if made:
+            return each, made[0]
+    return experiment, out / label(experiment.algorithm, experiment)
 
 
 def label(name: str, experiment: Experiment) -> str:
