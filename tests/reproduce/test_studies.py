@@ -165,3 +165,10 @@ def test_a_study_runs(name: str, small: Path, cells: Path, monkeypatch: pytest.M
     analysed = planned.missing or (study.figure and study.figure.needs) or any(cell.measure.analyses for cell in study.cells)
     shown = study.figure.draw if study.figure and not analysed else ()
     assert not [key for key in shown if not any(each.startswith(key) for each in drawn)], drawn
+
+
+def test_the_readme_says_what_every_study_shows() -> None:
+    text = (places()[STUDIES[0]].parents[1] / "README.md").read_text(encoding="utf-8")
+    sections = {part.split()[0].strip(":").lower(): part for part in text.split("\n## ")[1:]}
+    assert set(sections) == {load(name).paper for name in STUDIES}
+    assert not [name for name in STUDIES if f"`{name.partition('/')[2].removesuffix('-code')}`" not in sections[name.partition("/")[0]]]
