@@ -144,8 +144,11 @@ def fedsol(
 ) -> Algorithm:
     """Local gradients taken where they do not undo a proximal loss: perturbed along that loss's gradient. Lee et al., 2024.
 
-    `floor` acts only without `adaptive`: it keeps the first step of a round from going rho in a random direction.
+    `floor` acts only without `adaptive`: it keeps the first step of a round from going rho in a random direction. `by=normalise` goes
+    along FedNova's mean direction less the client's own, which is `normalise(variate=moving)`.
     """
+    if isinstance(by, Normalise) and by.variate == "none":
+        by = replace(by, variate="moving")
     drift: Literal["drift", "drift-tensor"] = "drift" if scale == "rows" else "drift-tensor"
     fixed = Perturb(by or Distil(tau=tau), rho, on, floor=floor)
     return fedavg() + (replace(fixed, adaptive=drift, floor=0.0) if adaptive else fixed)

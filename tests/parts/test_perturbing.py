@@ -137,6 +137,13 @@ def test_fedsol_by_any_part_runs_that_parts_server_side(by: str) -> None:
     assert all(t.abs().sum() > 0 for t in (state or {}).get(inner, {}).values())
 
 
+def test_fedsol_by_fednova_has_a_direction() -> None:
+    """Its plain form has no vector to go along; named as what FedSOL goes by, it brings its control variate."""
+    assert accord.read("fedsol(by=normalise)") == accord.read("fedsol(by=normalise(variate=moving))")
+    assert accord.read("fedsol(by=normalise(weights=uniform))").parts[-1].by.weights == "uniform"
+    assert accord.read("fedsol(by=normalise(variate=frozen))").parts[-1].by.variate == "frozen"
+
+
 def test_fedsol_by_scaffold_is_not_scaffold() -> None:
     names = [p.name for p in accord.read("scaffold + fedsol(by=control)").all_parts]
     assert names == ["task", "control", "perturb"]
