@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accord.analysis import ORDER, Subject, analyze, scratch
+from accord.analysis import ORDER, Subject, analyze, command, scratch
 from accord.experiment import Experiment
 from accord.listing import rows
 from accord.reports.record import read_run
@@ -117,3 +117,12 @@ def test_an_interrupted_analysis_goes_on(folder: Path, name: str, monkeypatch: p
     assert told[0] == (told[0][0], 0)
     assert dict(reversed(again))[told[-1][0]] >= told[-1][1]  # the first that is told of it
     assert found == analyze(folder, only=[name])
+
+
+def test_an_interruption_says_how_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "analyze", interrupted)
+    answer = accord("analyze", folder)
+    assert (answer.code, answer.err) == (130, "accord: interrupted; the same command goes on where it was\n")

@@ -27,9 +27,13 @@ def analyze_command(folders: Sequence[str], only: Sequence[str], as_json: bool) 
         piece(text)
     runs = [run for folder in folders for run in runs_of(Path(folder))]
     console, found = Console(highlight=False), {}
-    with Bars() as bars:
-        for run in runs:
-            found[str(run)] = analyze(run, only or ORDER, bars.tell)
+    try:
+        with Bars() as bars:
+            for run in runs:
+                found[str(run)] = analyze(run, only or ORDER, bars.tell)
+    except KeyboardInterrupt:
+        click.echo("accord: interrupted; the same command goes on where it was", err=True)
+        raise click.exceptions.Exit(130) from None
     if as_json:
         click.echo(json.dumps(found))
         return
