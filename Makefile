@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if 
 SOURCES := src tests docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv install demo test lint types docs bench browser
+.PHONY: help venv install demo test lint types docs bench browser proxy
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t what; do printf '%-9s %s\n' "$$t" "$$what"; done
@@ -18,7 +18,7 @@ install: $(VENV)/.installed  ## .venv with accord and the data sets of the hub, 
 demo: $(VENV)/.installed  ## compare six algorithms on handwritten digits (about half a minute after the install)
 	$(BIN)/accord compare
 
-test: $(VENV)/.developing browser  ## the whole suite, with every example in the documentation
+test: $(VENV)/.developing browser proxy  ## the whole suite, with every example in the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -rs --doctest-modules src/accord tests
 
 lint: $(VENV)/.developing  ## ruff: rules and format
@@ -56,3 +56,9 @@ browser:
 	@command -v chromedriver > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver > /dev/null; } \
 	  || echo "no browser: the tests that need one are skipped"
+
+# The proxy of the documentation's page on real sites is tested with a real nginx, in the same way.
+proxy:
+	@command -v nginx > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null \
+	  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light > /dev/null; } \
+	  || echo "no nginx: the test that needs it is skipped"

@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
+from accord import control
 from accord.engines.process import Process
 from accord.experiment import Experiment
 from accord.flat import digest
@@ -282,7 +283,6 @@ def test_sites_bring_data_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "settings", "why"),
     [
-        ("", {"algorithm": "centralised"}, "does not accept a recipe that trains on other clients' data"),
         ("clip = 1.0", {}, "adds noise to weights only, and this recipe sends more"),
         ("", {"algorithm": "fedavg", "steps": 1, "batch_size": 1}, "would send the gradient of a single example"),
     ],
@@ -291,13 +291,6 @@ def test_what_a_site_refuses(more: str, settings: dict[str, Any], why: str, tmp_
     grid = three(tmp_path)
     grid.nodes[11] = site(tmp_path / "site0", 0, more=more)
     grid.nodes[12] = site(tmp_path / "site1", 1, more='allow = ["single-example"]')
-    if settings.get("algorithm") == "centralised":
-        grid.push_messages = lambda messages: (_ for _ in ()).throw(Killed)  # type: ignore[assignment,method-assign]
-        from accord.flower.site import Refused, Site, recipe
-
-        with pytest.raises(Refused, match=why):
-            recipe("centralised", Site.read(grid.nodes[11]))
-        return
     play(grid, BASE.with_({"rounds": 1, **settings}), tmp_path / "server")
     assert f"site-1 left out: it {why}" in said(tmp_path / "server")
     assert f"refused: {why}" in said(tmp_path / "site0", "site.log")
@@ -307,7 +300,14 @@ def test_a_recipe_with_a_name_that_a_site_does_not_know_is_refused(tmp_path: Pat
     from accord.flower.site import Refused, Site, recipe
 
     here = Site.read(site(tmp_path / "s", 0))
-    for text in ("fedavg + stranger", "__import__('os').system('true')", "fedavg + constrain(center=open('x'))", "x" * 30_000, "iid"):
+    for text in (
+        "fedavg + stranger",
+        "__import__('os').system('true')",
+        "fedavg + constrain(center=open('x'))",
+        "x" * 30_000,
+        "iid",
+        "centralised",
+    ):
         with pytest.raises(Refused):
             recipe(text, here)
 
@@ -326,3 +326,56 @@ def test_differential_privacy_clips_adds_noise_and_counts(tmp_path: Path) -> Non
         assert f"clipped to 0.5, noise 2 x 1; {count} updates sent so far: epsilon {epsilon:.4g} at delta 1e-05" in log
     lines = [line for line in log.split("\n") if line.startswith("  sends answer loss")]
     assert lines == ["  sends answer loss=nan"] * 2
+
+
+def test_a_part_that_tells_of_classes_has_to_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "reveals", "how many samples of each class it has")
+    grid = three(tmp_path)
+    for k in (1, 2):
+        grid.nodes[11 + k] = site(tmp_path / f"site{k}", k, more='allow = ["control"]')
+    play(grid, BASE.with_({"rounds": 1}), tmp_path / "server")
+    log = said(tmp_path / "server")
+    assert "site-1 left out: it does not accept control, which would send how many samples of each class it has" in log
+    assert "answers from site-2, site-3," in log
+
+
+def test_a_rehearsal_needs_the_number_of_a_part_only(tmp_path: Path) -> None:
+    """As in an app directory that `flwr run` runs over nodes started with --node-config 'partition-id=0'."""
+    from flwr.app import Context
+
+    from accord.flower.site import here
+
+    config = {"experiment": BASE.toml()}
+    found = here(Context(1, 2, {"partition-id": 1, "state": str(tmp_path)}, RecordDict(), config))  # type: ignore[dict-item]
+    assert (found.name, found.data, found.split, found.index, found.state) == ("site-2", BASE.data, BASE.split, 1, tmp_path / "1")
+    with pytest.raises(ValueError, match="node-config"):
+        here(Context(1, 2, {}, RecordDict(), config))  # type: ignore[arg-type]
+
+
+def test_two_sites_cannot_be_one_client_and_a_key_gives_the_name(tmp_path: Path) -> None:
+    grid = three(tmp_path)
+    twin = site(tmp_path / "twin", 0)
+    twin.write_text(twin.read_text().replace('"site-1"', '"twin"'))
+    grid.nodes[20] = twin
+    grid.names = {11: "north", 20: "south"}
+    play(grid, BASE.with_({"rounds": 1}), tmp_path / "server")
+    log = said(tmp_path / "server")
+    assert "north is connected: client 0" in log
+    assert "node 20 is left out: it calls itself 'south' and wants the place of 'north'" in log
+
+
+def test_sites_with_other_samples_or_another_protocol_are_left_out(tmp_path: Path) -> None:
+    grid = three(tmp_path)
+    grid.nodes[13] = site(tmp_path / "site2", 2, data="digits(image=True)")
+
+    def older(reply: Message) -> Message:
+        if reply.metadata.message_type == "query":
+            reply.content["site"]["shape"] = "wide"  # type: ignore[index]
+        return reply
+
+    grid.spoil[12] = older
+    play(grid, BASE.with_({"rounds": 1}), tmp_path / "server", least=1)
+    log = said(tmp_path / "server")
+    assert "has samples of shape (1, 8, 8); the others' are (64,)" in log
+    assert "node 12 is left out: it did not say of what shape its samples are" in log
+    assert "site-1" in log.split("answers from")[1]

@@ -39,7 +39,8 @@ def from_file(file: str) -> Experiment:
     from accord.cli import gather
 
     asked, _ = gather(file, {}, ())
-    asked.recipe()
+    if any(part.has("trains_on") for part in asked.recipe().all_parts):
+        raise ValueError(f"{asked.algorithm!r} trains on data of all clients in one place, which sites do not have: choose another")
     if not asked.clients:
         raise ValueError(f"{file}: clients is 0; a federation of sites has as many clients as sites: write clients = 3, or how many")
     local = tuple(str(Path(each).resolve()) if each.endswith(".py") else each for each in asked.use)

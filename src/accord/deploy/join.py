@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,7 +18,6 @@ import tomli_w
 
 from accord.checkpoint import write_atomically
 from accord.deploy.nodes import Node, Tail, environment, free_port, program, secret, stop_all
-from accord.deploy.warm import DOOR
 
 if TYPE_CHECKING:
     from accord.flower.site import Site
@@ -32,7 +33,8 @@ def join(site: Site, superlink: str, *, key: Path | None, ca: Path | None, insec
     os.makedirs(site.state, mode=0o700, exist_ok=True)
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(site).items()}
     write_atomically(site.state / "site.toml", tomli_w.dumps({k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}))
-    nodes = members(site, superlink, key=key, ca=ca, plain=plain_http(superlink, ca, key, insecure))
+    room = Path(tempfile.mkdtemp(prefix="accord-"))  # only its owner can enter; the path of a socket has to be short
+    nodes = members(site, superlink, room / "door", key=key, ca=ca, plain=plain_http(superlink, ca, key, insecure))
     tail = Tail(site.state / "site.log")
     say(f"{site.name} joins {superlink}; its files are in {site.state}, Flower's own words in {site.state / 'flower.log'}")
     try:
@@ -44,6 +46,7 @@ def join(site: Site, superlink: str, *, key: Path | None, ca: Path | None, insec
             time.sleep(0.2)
     finally:
         stop_all(nodes)
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def plain_http(superlink: str, ca: Path | None, key: Path | None, insecure: bool) -> bool:
@@ -66,10 +69,10 @@ def here(superlink: str) -> bool:
         return False
 
 
-def members(site: Site, superlink: str, *, key: Path | None, ca: Path | None, plain: bool) -> list[Node]:
+def members(site: Site, superlink: str, door: Path, *, key: Path | None, ca: Path | None, plain: bool) -> list[Node]:
     """The two programs of a site."""
     home, port = site.state / "flower", free_port()
-    env, hidden, log = environment(home, ["flwr-clientapp"]), secret(site.state), site.state / "flower.log"
+    env, hidden, log = environment(home, ["flwr-clientapp"], door), secret(site.state), site.state / "flower.log"
     if "'" in str(site.state) or '"' in str(site.state):
         raise ValueError(f"the folder {str(site.state)!r} has a quotation mark in its name: choose another with --state")
     node = [program("flower-supernode"), "--superlink", superlink, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)]
@@ -79,5 +82,5 @@ def members(site: Site, superlink: str, *, key: Path | None, ca: Path | None, pl
     node += ["--auth-supernode-private-key", str(key)] if key else []
     tasks = [program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
     tasks += ["--superexec-auth-secret-file", str(hidden)]
-    warm = [sys.executable, "-m", "accord.deploy.warm", str(home / DOOR), "flwr-clientapp"]
+    warm = [sys.executable, "-m", "accord.deploy.warm", str(door), "flwr-clientapp"]
     return [Node("trainer", warm, env, log), Node("node", node, env, log), Node("task runner", tasks, env, log)]

@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accord.deploy.warm import DOOR, KNOCK
+from accord.deploy.warm import KNOCK
 
 _LONGEST = 15.0  # seconds between two starts of a node that keeps ending
 
 
-def environment(home: Path, programs: Sequence[str]) -> dict[str, str]:
+def environment(home: Path, programs: Sequence[str], door: Path | None = None) -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, no update check, no installing, and of programs to start only these, gated."""
     folder = home / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     for program in programs:
         file = folder / program
-        file.write_text(KNOCK.format(python=sys.executable, door=str(home / DOOR), program=program), encoding="utf-8")
+        file.write_text(KNOCK.format(python=sys.executable, door=str(door or ""), program=program), encoding="utf-8")
         file.chmod(0o755)
     found = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     return found | {

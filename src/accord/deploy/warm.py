@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-DOOR = "door"  # the socket, in a folder that only its owner can enter
-
 # What stands in for Flower's program: it hands its arguments to the warm process, or runs the program cold where there is none.
 KNOCK = """#!{python} -SE
 import json, os, socket, sys
