@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +104,8 @@ def test_the_same_over_tls_with_keys_and_strangers_are_refused(sealed: Fleet, ke
     }
     nodes = {}
     sealed.round(1)
+    assert "brings code or data of its own (evil.py)" in evil(sealed, tmp_path)
+    assert not (tmp_path / "pwned").exists()
     for name, (key, ca, bare) in strangers.items():
         (tmp_path / name).mkdir()
         site = Site(name, tmp_path / name, "digits")
@@ -119,12 +122,8 @@ def test_the_same_over_tls_with_keys_and_strangers_are_refused(sealed: Fleet, ke
             assert "SuperNode ID" not in node.log.read_text()
     finally:
         stop_all(list(nodes.values()))
-    told = submit_evil(sealed, tmp_path)
     found = sealed.result()
     assert found["digest"] == expected
-    assert not (tmp_path / "pwned").exists(), told
-    sealed_log = (sealed.folder / "server" / "flower.log").read_text(errors="replace")
-    assert "brings code or data of its own" in sealed_log or "ended" not in sealed_log
     assert [line["clients"] for line in sealed.lines()] == [[0, 1, 2]] * 6
     assert sealed.server.said.count("is connected") == 3
     log = (sealed.folder / "site0" / "site.log").read_text()
@@ -132,18 +131,28 @@ def test_the_same_over_tls_with_keys_and_strangers_are_refused(sealed: Fleet, ke
     assert "sends up control/1/change (15010,) float32 60,040 B" in log
 
 
-def submit_evil(fleet: Fleet, folder: Path) -> str:
-    """Bring an app with code to the control interface, without any credential, as a stranger who reaches it could."""
+def evil(fleet: Fleet, folder: Path) -> str:
+    """What becomes of an app with code that someone brings to the control interface, without any credential, as whoever reaches it can."""
     app, home = folder / "evil", fleet.folder / "server" / "flower"
     export(ASKED, app, folder / "evil-state")
-    (app / "evil.py").write_text(f"open({str(folder / 'pwned')!r}, 'w').write('in')\nfrom accord.flower import server_app\n")
+    (app / "evil.py").write_text(
+        f"open({str(folder / 'pwned')!r}, 'w').write('in')\nfrom accord.flower import server_app\napp = server_app\n"
+    )
     text = (app / "pyproject.toml").read_text()
-    text = text.replace('"accord.flower:server_app"', '"evil:server_app"').replace('"README.md",', '"README.md", "evil.py",')
+    text = text.replace('"accord.flower:server_app"', '"evil:app"').replace('"README.md",', '"README.md", "evil.py",')
     (app / "pyproject.toml").write_text(text)
     env = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    told = subprocess.run([program("flwr"), "run", str(app), "here"], env=env, capture_output=True, text=True, check=False)
-    assert "Successfully started run" in told.stdout, told.stdout + told.stderr  # the interface is as open as the documentation says
-    return told.stdout
+
+    def flwr(*arguments: str) -> str:
+        told = subprocess.run([program("flwr"), *arguments], env=env, capture_output=True, text=True, check=False)
+        return told.stdout + told.stderr
+
+    told = flwr("run", str(app), "here")
+    started = re.search(r"Successfully started run (\d+)", told)
+    assert started, told  # the interface is as open as the documentation says
+    log: list[str] = []
+    fleet.until(lambda: log.append(flwr("log", started[1], "here", "--show")) or "Error" in log[-1], "the stranger's app to end", 60)
+    return log[-1]
 
 
 def test_sabotage_and_a_killed_site_are_named_and_the_run_goes_on(troubled: Fleet) -> None:
