@@ -227,7 +227,7 @@ def hosts() -> Iterator[Hosts]:
 
 def proxy(folder: Path, server: Path, port: int) -> list[str]:
     """The documentation's nginx configuration, for these certificates and this port."""
-    (block,) = [block for block in blocks(ROOT / "docs" / "federation.md") if block.language == "nginx"]
+    (block,) = [block for block in blocks(ROOT / "docs" / "federation.md") if block.attributes.get("title") == "accord.conf"]
     text = block.text.replace("/etc/accord/server", str(server)).replace("127.0.0.1:9100", f"127.0.0.1:{port}")
     temporary = "".join(f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     (folder / "nginx.conf").write_text(

@@ -102,6 +102,7 @@ def serve_command(
 @click.option("--state", default="site", metavar="DIR", help="what this site keeps between rounds, and logs (default: site)")
 @click.option("--data-dir", default="", metavar="DIR", help="where to look for data sets first (or ACCORD_DATA)")
 @click.option("--device", default="cpu", metavar="NAME", help="cpu, cuda, ...")
+@click.option("--threads", default="1", metavar="N", help="threads to train on (default: 1, which gives the digest of one machine)")
 @click.option("--use", multiple=True, metavar="FILE", help="a Python file or module with pieces of your own; may be repeated")
 @click.option("--allow", multiple=True, metavar="NAME", help="a part that tells of single samples or classes, or single-example")
 @click.option("--anew", is_flag=True, help="if what was kept is lost, begin as in a first round")
@@ -120,6 +121,7 @@ def join_command(
     state: str,
     data_dir: str,
     device: str,
+    threads: str,
     use: Sequence[str],
     allow: Sequence[str],
     anew: bool,
@@ -147,6 +149,7 @@ def join_command(
         index,
         str(Path(data_dir).resolve()) if data_dir else "",
         device,
+        number("--threads", threads, Count),
         tuple(str(Path(each).resolve()) if each.endswith(".py") else each for each in use),
         tuple(allow),
         anew,

@@ -48,6 +48,7 @@ class Site:
     index: int = -1
     data_dir: str = ""
     device: str = "cpu"
+    threads: int = 1  # as many as every engine uses, so that the digest is theirs; more may round differently
     use: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     anew: bool = False
@@ -183,6 +184,7 @@ def perform(content: RecordDict, site: Site) -> RecordDict:
         raise Refused("has labels for which the model has no class")
     here = replace(here, classes=value(ask, "classes", int))
     worker = Worker(build(value(ask, "model", str), here), here, site.device)
+    torch.set_num_threads(site.threads)
     ledger = Ledger(site.state / "rounds" / folder(ask), algorithm.keys)
     with ledger.alone():
         tag = value(ask, "tag", int)
