@@ -19,6 +19,7 @@ from accord.recipe import named
 from accord.seeds import stream
 
 Batches = Sequence[tuple[Tensor, Tensor]]
+_LARGE = 1_000_000  # weights
 _PARTS = 10  # of the data; a probe of the trace looks at one of them
 
 
@@ -201,13 +202,14 @@ class Curvature(Analysis):
     """The largest and the most negative eigenvalues of the Hessian of the mean cross-entropy over `samples`, and its trace.
 
     `on` are everybody's training samples, unchanged, or the global test set. FedAlign's program takes 640 training samples, augmented,
-    FedCONST's the pooled tenth of the clients' data that is held out.
+    FedCONST's the pooled tenth of the clients' data that is held out. Without `steps` there are at most 100, or 30 for a model of a
+    million weights or more, where each takes long; `errors` then say how sure the eigenvalues are.
     """
 
     samples: Count = 1000
     top: Count = 5
     probes: Count = 50
-    steps: Count = 100
+    steps: Count | None = None
     tolerance: Positive = 1e-3
     parts: Count = _PARTS
     on: On = "train"
@@ -216,12 +218,13 @@ class Curvature(Analysis):
 
     def of(self, subject: Subject, progress: Progress) -> Values:
         batches, module = subject.batches(self.samples, self.batch, on=self.on), subject.module
+        steps = self.steps or (30 if sum(p.numel() for p in module.parameters()) >= _LARGE else 100)
         about = (self.samples, self.batch, self.on, self.seed)
         found = eigenvalues(
             module,
             batches,
             top=self.top,
-            steps=self.steps,
+            steps=steps,
             tolerance=self.tolerance,
             seed=self.seed,
             scratch=subject.scratch("curvature", "lanczos", *about),
