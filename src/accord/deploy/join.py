@@ -83,4 +83,4 @@ def members(site: Site, superlink: str, door: Path, *, key: Path | None, ca: Pat
     tasks = [program("flower-superexec"), "--runtime-api-address", f"127.0.0.1:{port}", "--insecure"]
     tasks += ["--superexec-auth-secret-file", str(hidden)]
     warm = [sys.executable, "-m", "accord.deploy.warm", str(door), "flwr-clientapp"]
-    return [Node("trainer", warm, env, log), Node("node", node, env, log), Node("task runner", tasks, env, log)]
+    return [Node("trainer", warm, env, log), Node("node", node, env, log), Node("task runner", tasks, env, log, needs=door)]

@@ -87,6 +87,7 @@ class Node:
     command: Sequence[str]
     env: Mapping[str, str]
     log: Path
+    needs: Path | None = None  # a file that must be there first
     process: subprocess.Popen[bytes] | None = None
     wait: float = 1.0
     again: float = 0.0
@@ -105,7 +106,7 @@ class Node:
         """Start it again if it has ended, after a pause that grows while it keeps ending."""
         now = time.monotonic()
         if self.process is None:
-            if now >= self.again:
+            if now >= self.again and (self.needs is None or self.needs.exists()):
                 self.start()
             return
         code = self.process.poll()

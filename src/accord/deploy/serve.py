@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,7 +69,8 @@ def serve(experiment: Experiment, state: Path, service: Service, say: Callable[[
     same(experiment, state)
     if service.host not in ("127.0.0.1", "::1", "localhost"):
         say(OPEN)
-    nodes, env = members(state, service)
+    room = Path(tempfile.mkdtemp(prefix="accord-"))  # only its owner can enter; the path of a socket has to be short
+    nodes, env = members(state, service, room / "door")
     tail, began = Tail(state / "server.log"), -_AGAIN
     (state / "outcome.json").unlink(missing_ok=True)
     export(experiment, state / "app", state, least=service.least, timeout=service.timeout, test_here=service.test_here)
@@ -88,6 +92,7 @@ def serve(experiment: Experiment, state: Path, service: Service, say: Callable[[
             time.sleep(0.2)
     finally:
         stop_all(nodes)
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def same(experiment: Experiment, state: Path) -> None:
@@ -98,10 +103,10 @@ def same(experiment: Experiment, state: Path) -> None:
     write_atomically(file, experiment.toml())
 
 
-def members(state: Path, service: Service) -> tuple[list[Node], dict[str, str]]:
-    """The two programs of a server, and their environment."""
+def members(state: Path, service: Service, door: Path) -> tuple[list[Node], dict[str, str]]:
+    """The programs of a server, and their environment."""
     home, hidden, log = state / "flower", secret(state), state / "flower.log"
-    env = environment(home, ["flwr-serverapp"])
+    env = environment(home, ["flwr-serverapp"], door)
     link = [program("flower-superlink"), "--host", service.host, "--port", str(service.port), "--isolation", "process"]
     link += [
         "--database",
@@ -121,7 +126,8 @@ def members(state: Path, service: Service) -> tuple[list[Node], dict[str, str]]:
     else:
         link, tasks, connection["insecure"] = [*link, "--insecure"], [*tasks, "--insecure"], True
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "here", "here": connection}}), encoding="utf-8")
-    return [Node("SuperLink", link, env, log), Node("task runner", tasks, env, log)], env
+    warm = [sys.executable, "-m", "accord.deploy.warm", str(door), "flwr-serverapp"]
+    return [Node("SuperLink", link, env, log), Node("player", warm, env, log), Node("task runner", tasks, env, log, needs=door)], env
 
 
 def start(nodes: list[Node], env: Mapping[str, str], service: Service, state: Path, say: Callable[[str], None]) -> None:
@@ -130,6 +136,7 @@ def start(nodes: list[Node], env: Mapping[str, str], service: Service, state: Pa
     if listening(host.strip("[]"), int(port)):
         raise ValueError(f"someone listens on {service.local} already: choose another --port")
     nodes[0].start()
+    nodes[1].start()
     for _ in range(300):
         if listening(host.strip("[]"), int(port)):
             break
@@ -141,7 +148,6 @@ def start(nodes: list[Node], env: Mapping[str, str], service: Service, state: Pa
         told = subprocess.run(command, env=dict(env), capture_output=True, text=True, check=False)
         if told.returncode and "already in use" not in told.stdout + told.stderr:
             raise ValueError(f"the key {key} was not accepted: {' '.join((told.stdout + told.stderr).split())[-300:]}")
-    nodes[1].start()
     security = f"TLS, {len(service.keys)} keys" if service.tls else "without encryption"
     say(f"listening on {service.host}:{service.port} ({security}); state in {state}, Flower's own words in {nodes[0].log}")
 

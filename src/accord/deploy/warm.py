@@ -1,4 +1,4 @@
-"""A site's process that has everything imported already: each task runs in a copy of it (a fork), so that no round waits for imports."""
+"""A process that has everything imported already: each of Flower's tasks runs in a copy of it (a fork), so that none waits for imports."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ os.execv({python!r}, [{python!r}, "-c", "from accord.deploy.gate import main; ma
 def main() -> None:
     """Serve tasks: `python -m accord.deploy.warm DOOR PROGRAM`."""
     place, program = Path(sys.argv[1]), sys.argv[2]
+    import accord.flower.service
     import accord.flower.site  # noqa: F401
     from accord.deploy.gate import entry, run
 
