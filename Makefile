@@ -32,7 +32,7 @@ docs: $(VENV)/.developing  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
-bench: $(VENV)/.installed  ## measure speed against plain PyTorch loops
+bench: $(VENV)/.developing  ## measure speed against plain PyTorch loops
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/speed.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/parts.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from accord.reports.tables import to_dicts, to_rich
 from accord.reports.words import summary
 from accord.run import Run, accuracy
 
+_WIDTH = 120  # columns of what goes into a file or a pipe
+
 
 class Screen:
     """Progress on standard error; tables and results on standard output, unless that is reserved for JSON."""
@@ -25,6 +28,8 @@ class Screen:
     def __init__(self, quiet: bool) -> None:
         self.err = Console(stderr=True, highlight=False)
         self.out = Console(stderr=quiet, highlight=False)
+        if not self.out.is_terminal and "COLUMNS" not in os.environ:
+            self.out.width = _WIDTH
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

@@ -152,7 +152,8 @@ def table(found: Sequence[Outcome]) -> Table:
 
     shown, kinds = Table(box=box.SIMPLE_HEAD, pad_edge=False), _kinds(found)
     for heading in HEADINGS:
-        shown.add_column(heading, justify="left" if heading in ("Row", "Column", "Reduced") else "right", overflow="fold")
+        words = heading in ("Row", "Column", "Reduced")
+        shown.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=not words)
     for each in found:
         style = "dim" if each.missing else "yellow" if each.reduced else ""
         shown.add_row(*(Text(text, style=style) for text in cells_of(each, kinds)))
