@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -20,7 +21,7 @@ from accord.deploy.export import export
 from accord.deploy.join import plain_http
 from accord.deploy.keys import write_keys
 from accord.deploy.nodes import Tail, environment, secret
-from accord.deploy.serve import Service, idle, same
+from accord.deploy.serve import Service, idle, same, serve
 from accord.experiment import Experiment
 from shell import accord
 
@@ -173,6 +174,13 @@ def test_a_folder_is_idle_unless_someone_plays(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not idle(tmp_path)
     assert idle(tmp_path)
+
+
+def test_a_finished_experiment_is_only_read(tmp_path: Path) -> None:
+    keys = ("algorithm", "digest", "accuracy", "rounds", "seconds", "bytes_up", "bytes_down", "evaluation", "rejected", "engine")
+    (tmp_path / "result.json").write_text(json.dumps(dict.fromkeys(keys, 1)))
+    assert serve(Experiment(clients=3), tmp_path, Service(), print)["digest"] == 1
+    assert not (tmp_path / "flower").exists()
 
 
 def test_the_certificates_of_a_server_must_be_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from accord.checkpoint import write_atomically
 from accord.deploy.export import export
 from accord.deploy.nodes import Node, Tail, environment, listening, program, secret, stop_all
 from accord.experiment import Experiment, read_file
-from accord.run import make
+from accord.run import finished, make
 
 OPEN = (
     "WARNING: whoever can reach this port can use Flower's control interface, which has no password in its open edition: list, stop and "
@@ -67,6 +67,8 @@ def serve(experiment: Experiment, state: Path, service: Service, say: Callable[[
     make(state)
     state = state.resolve()
     same(experiment, state)
+    if (state / "result.json").is_file():
+        return finished(state)
     if service.host not in ("127.0.0.1", "::1", "localhost"):
         say(OPEN)
     room = Path(tempfile.mkdtemp(prefix="accord-"))  # only its owner can enter; the path of a socket has to be short
