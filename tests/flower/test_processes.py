@@ -27,7 +27,7 @@ from flower.fleet import PATIENCE, Fleet
 from flower.test_rounds import reference
 
 ASKED = Experiment(algorithm="scaffold + constrain", split="dirichlet(0.5)", clients=3, rounds=6, per_round=0, epochs=1)
-SLOW = 30.0  # seconds that the sabotaged federation gives its sites
+SLOW = 45.0  # seconds that the sabotaged federation gives its sites
 
 
 @pytest.fixture
