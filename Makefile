@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input $(if $(CI),--quiet) -c constraints.txt
+WAITING := tests/flower/test_federations.py  # federations of real processes, which mostly wait: side by side, and after the rest
 SOURCES := src tests docs examples $(wildcard benchmarks)
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,8 @@ demo: $(VENV)/.installed  ## compare six algorithms on handwritten digits (about
 	$(BIN)/accord compare
 
 test: $(VENV)/.developing browser proxy  ## the whole suite, with every example in the documentation
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -rs --doctest-modules src/accord tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -rs --doctest-modules --ignore $(WAITING) src/accord tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 -rs $(WAITING)
 
 lint: $(VENV)/.developing  ## ruff: rules and format
 	$(BIN)/ruff check $(SOURCES)

@@ -18,6 +18,7 @@ from accord.experiment import Experiment
 
 PROGRAM = str(Path(sys.executable).with_name("accord"))
 PATIENCE = float(os.environ.get("ACCORD_PATIENCE", "1"))  # more than 1 on a machine that is busy with other things
+LIMIT = 4 * PATIENCE  # on how long a test waits for what should come much sooner
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Fleet:
 
     def until(self, condition: Any, what: str, seconds: float = 240.0) -> None:
         """Wait for something, and say what was being waited for if it does not come."""
-        end = time.monotonic() + PATIENCE * seconds
+        end = time.monotonic() + LIMIT * seconds
         while not condition():
             assert time.monotonic() < end, f"waited for {what}; the server said: {self.server.said[-3000:]}"
             time.sleep(0.2)

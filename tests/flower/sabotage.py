@@ -34,4 +34,5 @@ def spoiled(answer: Any, job: Any, *rest: Any) -> RecordDict:
     return sent
 
 
-site.reply = spoiled
+if "SABOTAGE_SECONDS" in os.environ:  # not where doctests are looked for
+    site.reply = spoiled

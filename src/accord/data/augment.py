@@ -25,7 +25,7 @@ class Augment:
 
     def __call__(self, x: Tensor, rng: torch.Generator) -> Tensor:
         """The changed images; `x` itself is the caller's scratch memory and may be overwritten."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it changes images")
 
 
 @named

@@ -27,7 +27,7 @@ class Split:
 
     def cut(self, labels: NDArray[np.int64], clients: int, rng: np.random.RandomState, columns: Columns) -> Lists:
         """One index list per client; `clients` is at least one and at most the number of samples."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it cuts")
 
     def shift(self, loaded: Loaded, lists: Lists, rng: np.random.RandomState) -> tuple[Loaded, str]:
         """The data as the clients see them and a text that says how they were changed, empty when they were not."""

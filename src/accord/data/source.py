@@ -56,4 +56,4 @@ class Source:
 
     def load(self, data_dir: Path | None = None) -> Loaded:
         """The data set as tensors."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say where its samples are")

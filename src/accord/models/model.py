@@ -23,7 +23,7 @@ class Model:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """A module that reads samples of this shape and returns `Output(logits, features)`."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it is built")
 
 
 def image_shape(shape: tuple[int, ...], name: str, smallest: int) -> tuple[int, int, int]:

@@ -41,11 +41,11 @@ class Block(nn.Module):
 
     def place(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         """Make the layers of F."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what its layers are")
 
     def residual(self, x: Tensor) -> Tensor:
         """F(x)."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say what F is")
 
     def forward(self, x: Tensor) -> Tensor:
         past = self.downsample(x)

@@ -23,7 +23,7 @@ from accord.experiment import Experiment
 from accord.flower.site import Site
 from accord.run import run
 from documents import ROOT, blocks
-from flower.fleet import PATIENCE, Fleet
+from flower.fleet import LIMIT, PATIENCE, Fleet
 from flower.test_rounds import reference
 
 ASKED = Experiment(algorithm="scaffold + constrain", split="dirichlet(0.5)", clients=3, rounds=6, per_round=0, epochs=1)
@@ -116,7 +116,7 @@ def test_the_same_over_tls_with_keys_and_strangers_are_refused(sealed: Fleet, ke
         for name, node in nodes.items():
             assert node.process is not None
             try:
-                assert node.process.wait(PATIENCE * 60) != 0, name
+                assert node.process.wait(LIMIT * 60) != 0, name
             except subprocess.TimeoutExpired:
                 assert name == "plain http"
             assert "SuperNode ID" not in node.log.read_text()
