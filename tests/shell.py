@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,12 +113,18 @@ def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=hearing,
     )
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def hearing() -> None:
+    """Let a process that begins hear Ctrl-C, which one that descends from a shell's background job does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def rounds(folder: Path) -> list[dict[str, Any]]:
