@@ -143,6 +143,7 @@ def test_when_nothing_is_encrypted(address: str, ca: Path | None, key: Path | No
         (("serve", "digits", "--min-clients", "21"), "write at most that"),
         (("serve", "digits", "--round-timeout", "-1"), "--round-timeout"),
         (("serve", "nothing.toml"), "nothing.toml"),
+        (("serve", "tracked.toml"), "sites do not show that"),
         (("join", "localhost:1"), "--data"),
         (("join", "localhost:1", "--data", "digits", "--split", "iid"), "--split-index"),
         (("join", "localhost:1", "--data", "digits", "--key", "/no/key"), "there is no file '/no/key'"),
@@ -153,6 +154,7 @@ def test_when_nothing_is_encrypted(address: str, ca: Path | None, key: Path | No
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tracked.toml").write_text('clients = 3\ntrack = ["wandb", "drift"]\n')
     answer = accord(*arguments)
     assert answer.code == 2
     assert answer.err.count("\n") == 1
