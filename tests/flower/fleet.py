@@ -30,7 +30,7 @@ class Process:
     popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        env = os.environ | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        env = os.environ | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
 
