@@ -45,9 +45,7 @@ def from_file(file: str) -> Experiment:
         raise ValueError(f"{file}: clients is 0; a federation of sites has as many clients as sites: write clients = 3, or how many")
     looked = [each for each in asked.track if each in ("drift", "knowledge")]
     if looked:
-        raise ValueError(
-            f"{file}: track has {looked[0]!r}, which looks on while clients train, and sites do not show that: leave it out"
-        )
+        raise ValueError(f"{file}: track has {looked[0]!r}, which looks on while clients train, and sites do not show that: leave it out")
     local = tuple(str(Path(each).resolve()) if each.endswith(".py") else each for each in asked.use)
     return dataclasses.replace(asked, use=local, data_dir=str(Path(asked.data_dir).resolve()) if asked.data_dir else "")
 
