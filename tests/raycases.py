@@ -110,7 +110,7 @@ def deaths() -> dict[str, Any]:
 def machines(address: str, other: str) -> dict[str, Any]:
     """Two machines; one of them is lost in the middle of a round."""
     found: dict[str, Any] = {}
-    slow = "scaffold + sgd(lr=0.05, batch=1, epochs=30)"
+    slow = "scaffold + sgd(lr=0.05, batch=1, epochs=150)"
     there, leave = begin(address, 0)
     end = time.monotonic() + 300
     while there.cluster_resources().get("CPU") != 2 and time.monotonic() < end:
@@ -128,7 +128,7 @@ def machines(address: str, other: str) -> dict[str, Any]:
             for pid in subprocess.run(["ip", "netns", "pids", other], capture_output=True, text=True).stdout.split():
                 os.kill(int(pid), signal.SIGKILL)
 
-        timer = threading.Timer(0.7, strike)
+        timer = threading.Timer(0.5, strike)
         timer.start()
         found["one"] = run(slow, engine)
         found["struck"] = bool(lost)

@@ -185,4 +185,4 @@ def test_two_machines_of_which_one_is_lost(tmp_path: Path) -> None:
     assert found["two"] == run(STATEFUL)
     assert found["struck"]
     assert found["deaths"] >= 1
-    assert found["one"] == run("scaffold + sgd(lr=0.05, batch=1, epochs=30)")
+    assert found["one"] == run("scaffold + sgd(lr=0.05, batch=1, epochs=150)")
