@@ -95,25 +95,31 @@ class Cohort:
         self.server: Server
         self.seconds = 0.0
         self._waiting: dict[int, Reply] = {}
+        self._read: dict[int, Reply] = {}
         self._next = 0
         self.reads_all = any(part.reads_all for part in algorithm.all_parts)
         self._sums = Partial()
 
     def take(self, reply: Reply) -> list[Reply]:
-        """Add a reply as soon as those before it are in; returns the replies that were accepted by this call."""
+        """Add a reply; returns the replies that were accepted by this call."""
         assert reply.client in self._expected, f"client {reply.client} was not asked, or answered twice"
         self._expected.discard(reply.client)
         self._waiting[reply.client] = reply
         taken = []
-        while self._next < len(self.clients) and self.clients[self._next] in self._waiting:
-            ready = self._waiting.pop(self.clients[self._next])
-            self._next += 1
+        while (ready := self._ready()) is not None:
             if self._sums.add(ready, self.algorithm, self.w, self.b) is None:
                 taken.append(ready)
                 if self.reads_all:
-                    self.replies.append(ready)
-            self._note(ready.client)
+                    self._read[ready.client] = ready
+        self._record()
         return taken
+
+    def _ready(self) -> Reply | None:
+        """A reply that can be added now: the first usable one, in the order of the clients, says of what shape the others have to be."""
+        if self._sums.totals:
+            return self._waiting.popitem()[1] if self._waiting else None
+        first = next((client for client in self.clients[self._next :] if client not in self._sums.outcomes), None)
+        return None if first is None else self._waiting.pop(first, None)
 
     def merge(self, partial: Partial) -> None:
         """Add what the replies of some of the clients add up to elsewhere; only where no part `reads_all`."""
@@ -121,12 +127,15 @@ class Cohort:
         assert self._expected.issuperset(partial.outcomes), "some of these clients were not asked, or answered twice"
         self._sums.merge(partial)
         self._expected.difference_update(partial.outcomes)
+        self._record()
+
+    def _record(self) -> None:
+        """Record how it went with clients, in their order."""
         while self._next < len(self.clients) and self.clients[self._next] in self._sums.outcomes:
             self._note(self.clients[self._next])
             self._next += 1
 
     def _note(self, client: int) -> None:
-        """Record how it went with a client."""
         fault, samples, loss, sent = self._sums.outcomes[client]
         if fault is not None:
             self.rejected[client] = fault
@@ -135,6 +144,8 @@ class Cohort:
         self.accepted.append(client)
         self.samples.append(samples)
         self.losses.append(loss)
+        if self.reads_all:
+            self.replies.append(self._read.pop(client))
 
     def sum(self, part: Part, name: str) -> Tensor:
         """The sum over the accepted replies of weight times tensor, as named by `part.sums`."""

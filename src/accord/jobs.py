@@ -22,7 +22,7 @@ from accord.part import State
 from accord.seeds import number, seed_module, stream
 
 Kept: TypeAlias = Mapping[Hashable, State]
-CHUNK = 500  # samples a forward pass when nothing is learned
+CHUNK = 200  # samples a forward pass when nothing is learned: convolutions are slower on more
 
 
 class Worker:

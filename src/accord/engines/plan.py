@@ -19,7 +19,7 @@ class Task:
 def plan(costs: Mapping[int, int], workers: int, worth: float | None = None) -> list[deque[Task]]:
     """Each worker's tasks in order, for clients of these costs.
 
-    Longest first, each to the worker with the least to do. Where that would leave workers idle for more than `worth` units of cost,
+    Longest first, equal ones in the order given, each to the worker with the least to do. Where that would leave workers idle for more than `worth` units of cost,
     the round is laid out end to end and cut evenly instead (McNaughton, 1959): a client on a cut does its first steps at the start of
     one worker's round and its last steps at the end of another's, so that the two pieces never overlap.
 
@@ -28,7 +28,7 @@ def plan(costs: Mapping[int, int], workers: int, worth: float | None = None) -> 
     >>> [[(t.client, t.stop) for t in queue] for queue in plan({0: 10, 1: 10, 2: 10}, 2, worth=1)]
     [[(0, None), (1, None)], [(1, 5), (2, None)]]
     """
-    longest = sorted(costs, key=lambda k: (-costs[k], k))
+    longest = sorted(costs, key=lambda k: -costs[k])
     queues: list[deque[Task]] = [deque() for _ in range(workers)]
     load = [0] * workers
     for client in longest:

@@ -19,7 +19,7 @@ from accord.engines.plan import Task, plan
 from accord.jobs import Job, Train, Worker
 
 _SLOTS = 2  # tasks that a worker may hold: one running, one waiting
-_WORTH = 0.02  # seconds of idle workers in a round that make cutting a client in two worth it
+_WORTH = 0.003  # seconds of idle workers in a round that make cutting a client in two worth it
 
 
 class _Desk:
