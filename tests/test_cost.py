@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 import accord
+from accord.client import Client
 from accord.cost import Small
 from accord.experiment import Experiment
 from accord.flat import Flat
 from accord.models.stochastic import StochasticNet
+from accord.part import Part
 from accord.recipe import entries
 from accord.run import run
 from small import federation, net, samples
@@ -66,6 +69,47 @@ def test_the_table_of_the_specification_comes_out_of_the_code(text: str) -> None
     assert found.extra == pytest.approx(1 if text == "fedoptz" else 0, abs=1e-9)
 
 
+# the most vectors as long as the model that training makes at once, beyond FedAvg's, what the client is sent and what it keeps
+PEAKS = {
+    "fedprox": 1,
+    "scaffold": 2,
+    "feddyn": 2,
+    "moon": 2,
+    "fedntd": 1,
+    "fedsam": 1,
+    "fedasam": 1,
+    "fedsol": 2,
+    "fedsol(on=body)": 2,
+    "fedsol(on=all)": 2,
+    "projection": 2,
+    "fedoptz": 1,
+    "perfedavg": 1,
+    "adabest": 1,
+}
+
+
+@pytest.mark.parametrize("text", TABLE)
+def test_what_training_needs_at_its_peak_comes_out_of_the_code(text: str) -> None:
+    """The column of the same table, where P for FedNova is the global model, which every worker here has once for all its clients."""
+    assert accord.cost(text).peak == PEAKS.get(text, 0)
+
+
+def test_the_peak_is_counted_while_it_lasts() -> None:
+    """A copy for the whole round and three for a moment at its end, before FedAvg's own copy of the weights is made."""
+
+    @dataclass(frozen=True)
+    class Hoarder(Part):
+        def begin(self, client: Client) -> None:
+            client.memo[self] = client.w.clone()
+
+        def end(self, client: Client) -> None:
+            three = [client.w * k for k in range(3)]
+            del three
+
+    assert accord.cost(accord.fedavg() + Hoarder()).peak == 3
+    assert accord.cost(accord.moon() + Hoarder()).peak == 2 + 1 + 3  # and here that copy is made, as MOON keeps it
+
+
 def test_a_selection_by_loss_asks_for_a_forward_pass_over_all_data_of_each_it_looks_at() -> None:
     """Table 3.26, power of choice: d forward passes, d models down and d numbers up in a round of m = 10."""
     found = accord.cost("fedavg(uniform) + power_of_choice(10, d=20)")
@@ -109,7 +153,7 @@ def test_costs_add_up_in_a_composition() -> None:
     found = accord.cost("scaffold + fedsam + moon + constrain")
     assert (found.down, found.up, found.kept) == (2 * P, 2 * P, 2 * P)
     assert found.backwards == 2
-    assert str(found) == "down 2P, up 2P, keeps 2P, server keeps P, 2 passes + 2 forward"
+    assert str(found) == "down 2P, up 2P, keeps 2P, trains in 5P more, server keeps P, 2 passes + 2 forward"
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])

@@ -86,6 +86,7 @@ class Client:
         self.step = self.passes = 0  # optimiser steps, and forward passes that move the model's statistics
         self.decayed = False
         self._body: _Body | None = None
+        self._copy: tuple[int, Tensor] | None = None
         self._watch = ""
         self.seen: tuple[Tensor, Tensor] | None = None
         self._loss = self.w.new_zeros(())
@@ -139,10 +140,16 @@ class Client:
         if self.algorithm.buffers.policy == "local" and self.model.b.numel():
             self.kept[self.algorithm.buffers] = {"b": self.model.read_statistics()}
 
+    def copied(self) -> Tensor:
+        """A copy of the weights as they are now: the same one until they move, so that what is kept and what is sent can share it."""
+        if self._copy is None or self._copy[0] != self.w._version:
+            self._copy = self.w._version, self.w.detach().cpu().clone()
+        return self._copy[1]
+
     def pause(self) -> Paused:
         """Everything that another worker needs to go on from here, between two steps."""
         rngs = (self.rng.get_state(), torch.get_rng_state())
-        w, b = self.w.detach().cpu().clone(), self.model.read_statistics().cpu()
+        w, b = self.copied(), self.model.read_statistics().cpu()
         return Paused(w, b, dict(self.kept), dict(self.up), dict(self.memo), rngs, self.step, self._loss, self._losses)
 
     def resume(self, paused: Paused) -> None:
@@ -156,7 +163,7 @@ class Client:
 
     def reply(self) -> Reply:
         """What this client answers now: copies, so that the model can serve the next client."""
-        w, b = self.w.detach().cpu().clone(), self.model.read_statistics().cpu()
+        w, b = self.copied(), self.model.read_statistics().cpu()
         if self.algorithm.buffers.policy == "freeze":
             b = b.new_empty(0)
         kept, up = _plain(self.kept), _plain(self.up)

@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
 
 from accord.algorithm import Algorithm
 from accord.client import Client, first_down, local_round
@@ -36,9 +38,9 @@ class Cost:
 
     >>> import accord
     >>> print(accord.cost("scaffold"))
-    down 2P, up 2P, keeps P, server keeps P, 1 pass
+    down 2P, up 2P, keeps P, trains in 2P more, server keeps P, 1 pass
     >>> print(accord.cost("moon"))
-    down P, up P, keeps P, 1 pass + 2 forward
+    down P, up P, keeps P, trains in 2P more, 1 pass + 2 forward
     """
 
     weights: int  # P, the model's
@@ -50,6 +52,7 @@ class Cost:
     forwards: float  # forward passes for each batch, in units of one through the whole model
     backwards: float  # backward passes for each batch, in the same way
     extra: float  # forward and backward passes over all of a client's data in each round, beside the steps
+    peak: int = 0  # the most vectors as long as the model that training needs at once, beyond FedAvg's and what is sent and kept
     asked: float = 0.0  # forward passes over all of a client's data that a round's selection asks for, for each client that takes part
 
     def __str__(self) -> str:
@@ -61,8 +64,9 @@ class Cost:
         if self.asked >= 0.005:
             passes += f", {_number(self.asked)} forward over all data a round to choose"
         kept = f"keeps {self.units(self.kept)}, " if self.kept else ""
+        peak = f"trains in {self.units(self.peak * self.weights)} more, " if self.peak else ""
         server = f"server keeps {self.units(self.server)}, " if self.server else ""
-        return f"down {self.units(self.down)}, up {self.units(self.up)}, {kept}{server}{passes}"
+        return f"down {self.units(self.down)}, up {self.units(self.up)}, {kept}{peak}{server}{passes}"
 
     def units(self, numbers: float) -> str:
         """So many numbers in units of the model's.
@@ -118,6 +122,27 @@ class _Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class _Vectors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the vectors of one length that are made in a block: the most that are alive at once."""
+
+    def __init__(self, size: int) -> None:
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self.size, self.most, self._alive = size, 0, WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        known = [_memory(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        for made in tree_leaves(out):
+            if isinstance(made, Tensor) and made.numel() == self.size and all(_memory(made) is not memory for memory in known):
+                self._alive[_memory(made)] = None
+        self.most = max(self.most, len(self._alive))
+        return out
+
+
+def _memory(tensor: Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
+
+
 def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tuple[Tensor, Tensor] | None = None) -> Cost:
     """What an algorithm costs on a model and a batch of its inputs and labels, by default a tiny one of two convolutions.
 
@@ -137,6 +162,7 @@ def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tup
     unit = _work(partial(train, Algorithm((Task(),)), 1))
     few, many = _work(partial(train, chosen, 2, kept)), _work(partial(train, chosen, 6, kept))
     step = [(b - a) / 4 for a, b in zip(few, many, strict=True)]
+    plain = _vectors(flat.layout.size, partial(train, Algorithm((Task(),)), 2))
     asked, clients = _asked(chosen)
     return Cost(
         weights=flat.layout.size,
@@ -148,6 +174,7 @@ def cost(algorithm: Algorithm | str, module: nn.Module | None = None, batch: tup
         forwards=round(step[0] / unit[0], 4),
         backwards=round(step[1] / unit[1], 4),
         extra=round((sum(few) - 2 * sum(step)) / sum(unit), 4),
+        peak=max(0, _vectors(flat.layout.size, partial(train, chosen, 2, kept, down)) - plain),
         asked=asked / clients,
     )
 
@@ -222,15 +249,24 @@ def _seeded(module: nn.Module | None, batch: tuple[Tensor, Tensor] | None) -> tu
         return module or Small(), batch or (torch.randn(4, 2, 8, 8), torch.arange(4))
 
 
-def _train(module: nn.Module, x: Tensor, y: Tensor, algorithm: Algorithm, steps: int, kept: Kept | None = None) -> Reply:
+def _train(
+    module: nn.Module, x: Tensor, y: Tensor, algorithm: Algorithm, steps: int, kept: Kept | None = None, down: Kept | None = None
+) -> Reply:
     """A client's round of so many steps on this one batch, which is all of its data."""
-    return local_round(algorithm, module, [(x.clone(), y) for _ in range(steps)], kept=kept, data=(x, y), round=int(kept is not None))
+    batches = [(x.clone(), y) for _ in range(steps)]
+    return local_round(algorithm, module, batches, down=down, kept=kept, data=(x, y), round=int(kept is not None))
 
 
 def _work(run: Callable[[], object]) -> tuple[int, int]:
     with _Work() as counted:
         run()
     return counted.forward, counted.backward
+
+
+def _vectors(size: int, run: Callable[[], object]) -> int:
+    with _Vectors(size) as counted:
+        run()
+    return counted.most
 
 
 def _asked(algorithm: Algorithm) -> tuple[int, int]:

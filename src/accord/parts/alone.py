@@ -31,7 +31,7 @@ class Alone(Part):
 
     def end(self, client: Client) -> None:
         b = client.model.read_statistics()
-        client.kept[self] = {"w": client.w.clone(), "b": b} if b.numel() else {"w": client.w.clone()}
+        client.kept[self] = {"w": client.copied(), "b": b} if b.numel() else {"w": client.copied()}
         client.model.load_statistics(client.b0)
 
     def aggregate(self, cohort: Cohort, inner: Step) -> Tensor:

@@ -47,4 +47,4 @@ class Contrast(Part):
     def end(self, client: Client) -> None:
         if self.mu:
             b = client.model.read_statistics()
-            client.kept[self] = {"w": client.w.clone(), "b": b} if b.numel() else {"w": client.w.clone()}
+            client.kept[self] = {"w": client.copied(), "b": b} if b.numel() else {"w": client.copied()}

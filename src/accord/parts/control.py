@@ -52,6 +52,7 @@ class Control(Part):
                 client.w[span].sub_(client.memo[self][span], alpha=client.lr)
 
     def end(self, client: Client) -> None:
+        del client.memo[self]
         change = self.change(client)
         client.kept[self] = {"c": client.kept[self]["c"] + change}
         client.up[self] = {"change": change}
