@@ -19,7 +19,7 @@ from accord.parts.perturb import Perturb
 
 _STRIDE = 50  # steps between two looks at the proximal gradient, each of which costs a step and a third
 _MEMORY, _SUMMARY = 0.99, 50  # of the moving averages of FedCONST's program, and the steps after which it forgets their mean
-_BLOCK, _ROWS = 1 << 20, 1 << 17  # numbers at a time: of all clients on the server, and of the last gradients on a client
+_BLOCK, _ROWS = 1 << 20, 1 << 20  # numbers at a time: of all clients on the server, and of the last gradients on a client
 _PULL = Distil()
 
 
@@ -122,8 +122,8 @@ class _Seen(NamedTuple):
     def fold(self, step: int, count: int) -> None:
         """Add the latest `count` gradients, the last of which is that of `step`, to the sums and the moving averages."""
         rows = self.latest[:count]
-        self.gradients.add_(rows.sum(0))
-        self.squares.add_(torch.dot(rows.flatten(), rows.flatten()))
+        self.gradients.addmv_(rows.T, rows.new_ones(count))
+        self.squares.add_(torch.dot(rows.view(-1), rows.view(-1)))
         last, (mean, square) = rows[:, -self.averages.shape[1] :], self.averages
         weights = (1 - _MEMORY) * _MEMORY ** torch.arange(count - 1, -1, -1, dtype=rows.dtype, device=rows.device)
         mean.mul_(0.0 if (step + 1 - count) % _SUMMARY == 0 else _MEMORY**count).add_(weights @ last)
