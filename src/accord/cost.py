@@ -266,7 +266,8 @@ def _work(run: Callable[[], object]) -> tuple[int, int]:
 def _vectors(size: int, run: Callable[[], object]) -> int:
     with _Vectors(size) as counted:
         run()
-    return counted.most
+    most: int = counted.most
+    return most
 
 
 def _asked(algorithm: Algorithm) -> tuple[int, int]:

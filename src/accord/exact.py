@@ -12,7 +12,7 @@ from torch import Tensor
 
 _STEP = 32  # bits between the grids
 _TOP = 4  # the largest slices of one of the grids are of size 2^4: most changes of weights then end two grids down
-_CHUNK = 1 << 17  # numbers at a time, so that they stay in the cache
+_CHUNK = 1 << 16  # numbers at a time, so that they stay in the cache
 _ROOM = 1 << 20  # so many units can be added on one grid before double precision runs out of bits
 _WHOLE = 1 << 20  # weights up to this multiply single precision without rounding
 _HUGE = 2.0**900
@@ -60,7 +60,7 @@ class Exact:
             self._settle()
         self._rows.append((float(weight), row))
         self._units += units
-        if len(self._rows) * row.numel() >= _CHUNK:
+        if (len(self._rows) + 1) * row.numel() > _CHUNK:
             self._settle()
 
     def merge(self, other: Exact) -> None:
@@ -115,9 +115,9 @@ class Exact:
         """Cut rows of numbers of this size, which it uses up, into slices, from the coarsest grid down to where nothing is left."""
         if not most < _HUGE:
             left, most = self._tame(left, start, scale)
-        g = _grid_for(most)
+        g, slices = _grid_for(most), torch.empty_like(left)
         for _ in range(2):  # after which hardly a number has anything left
-            slices = _slices(left, g)
+            _slices(left, g, slices)
             self._grid(g, left)[start : start + left.shape[1]].addmv_(slices.T, scale)
             left, g = left.sub_(slices), g - _STEP
         if not _size(left):
@@ -125,7 +125,7 @@ class Exact:
         row, column = left.nonzero(as_tuple=True)
         left, scale, column = left[row, column], scale[row], column + start
         while len(left):
-            slices = _slices(left, g)
+            slices = _slices(left, g, torch.empty_like(left))
             self._grid(g, left).index_add_(0, column, slices * scale)
             left, g = left - slices, g - _STEP
             more = left != 0
@@ -164,10 +164,10 @@ def _grid_for(most: float) -> int:
     return math.ceil((math.frexp(most)[1] - _TOP) / _STEP) * _STEP + _TOP - _STEP
 
 
-def _slices(numbers: Tensor, g: int) -> Tensor:
+def _slices(numbers: Tensor, g: int, out: Tensor) -> Tensor:
     """The numbers rounded to multiples of 2^g."""
     shift = 1.5 * 2.0 ** (52 + g)
-    return (numbers + shift).sub_(shift)
+    return torch.add(numbers, shift, out=out).sub_(shift)
 
 
 def _rounded(terms: Sequence[Tensor]) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -66,10 +67,18 @@ def _deaf() -> Iterator[None]:
 def _work(pieces: None, serve: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    _behind()
     try:
         serve(pipe, *arguments)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def _behind() -> None:
+    """Let the server go first when it and this worker want the same core: it has little to do, and others wait for it."""
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def ready(hands: Iterable[Hand]) -> list[Hand]:
