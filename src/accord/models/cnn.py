@@ -13,6 +13,7 @@ from accord.flat import Output
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
+from accord.models.pool import halve
 from accord.models.project import project
 from accord.recipe import named
 
@@ -57,8 +58,8 @@ class ConvNet(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         x = x if self.repeat == 1 else x.expand(-1, self.repeat, -1, -1)
-        x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
-        x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
+        x = F.relu(halve(self.norm1(self.conv1(x))), inplace=True)
+        x = F.relu(halve(self.norm2(self.conv2(x))), inplace=True)
         features = self.project(x.flatten(1) if self.hidden is None else F.relu(self.hidden(x.flatten(1)), inplace=True))
         return Output(self.head(features), features)
 

@@ -9,6 +9,7 @@ from accord.flat import Output
 from accord.models.init import Init, initialise
 from accord.models.model import Model, image_shape
 from accord.models.norm import Norm, normalise
+from accord.models.pool import halve
 from accord.models.project import project
 from accord.recipe import named
 
@@ -42,8 +43,8 @@ class LeNet(nn.Module):
         self.head = nn.Linear(features, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Output:
-        x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2), inplace=True)
-        x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2), inplace=True)
+        x = F.relu(halve(self.norm1(self.conv1(x))), inplace=True)
+        x = F.relu(halve(self.norm2(self.conv2(x))), inplace=True)
         x = F.relu(self.fc1(x.flatten(1)), inplace=True)
         features = self.project(F.relu(self.fc2(x), inplace=True))
         return Output(self.head(features), features)
