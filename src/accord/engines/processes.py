@@ -75,12 +75,16 @@ class Processes:
                 for at in range(len(self.desks)):
                     self._feed(at, queues, packed, kept)
                 working = {desk.hand: desk for desk in self.desks if desk.tasks}
+                answers = []
                 for hand in ready(working):
-                    answer = self._receive(working[hand], queues)
+                    at = self.desks.index(working[hand])
+                    answer = self._receive(at, queues)
                     if answer is not None:
-                        left -= 1
                         self._learn(answer, costs)
-                        yield answer
+                        answers.append(answer)
+                    self._feed(at, queues, packed, kept)  # before the server looks at the answer, so that nobody waits for that
+                left -= len(answers)
+                yield from answers
         except KeyboardInterrupt:  # between any two lines: what the workers hold and what the pipes hold is unknown
             self.close()
             raise
@@ -88,9 +92,9 @@ class Processes:
             self._drain()
 
     def _feed(self, at: int, queues: list[deque[Task]], packed: bytes, kept: Lookup) -> None:
-        """Give a worker what it can hold."""
+        """Give a worker what it can hold: not the last clients before it needs them, as others may be free sooner."""
         desk = self.desks[at]
-        room = _SLOTS if sum(map(len, queues)) > len(self.desks) else 1
+        room = _SLOTS if sum(map(len, queues)) > len(self.desks) or self._paused.keys() & {t.client for t in queues[at]} else 1
         while len(desk.tasks) < room and (task := self._next(queues, at)) is not None:
             if not desk.knows_job:
                 send(desk.hand, ("job", 0, self._job.block, packed))
@@ -117,11 +121,12 @@ class Processes:
                     return task
         return None
 
-    def _receive(self, desk: _Desk, queues: list[deque[Task]]) -> tuple[int, Any] | None:
+    def _receive(self, at: int, queues: list[deque[Task]]) -> tuple[int, Any] | None:
         """One message of a worker: an answer, or nothing when it handed on a client or died."""
+        desk = self.desks[at]
         message = receive(desk.hand)
         if message is None:
-            self._replace(desk, queues)
+            self._replace(at, queues)
             return None
         slot, block, packed, failure = message
         task = desk.tasks.pop(slot)
@@ -134,9 +139,9 @@ class Processes:
             return None
         return task.client, answer
 
-    def _replace(self, desk: _Desk, queues: list[deque[Task]]) -> None:
+    def _replace(self, at: int, queues: list[deque[Task]]) -> None:
         """Hire anew for a worker that died; the clients it held start again from the beginning of their round."""
-        at = self.desks.index(desk)
+        desk = self.desks[at]
         for task in desk.tasks.values():
             self._deaths[task.client] = self._deaths.get(task.client, 0) + 1
             if self._deaths[task.client] >= DEATHS:
