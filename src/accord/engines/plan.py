@@ -19,9 +19,9 @@ class Task:
 def plan(costs: Mapping[int, int], workers: int, worth: float | None = None) -> list[deque[Task]]:
     """Each worker's tasks in order, for clients of these costs.
 
-    Longest first, equal ones in the order given, each to the worker with the least to do. Where that would leave workers idle for more than `worth` units of cost,
-    the round is laid out end to end and cut evenly instead (McNaughton, 1959): a client on a cut does its first steps at the start of
-    one worker's round and its last steps at the end of another's, so that the two pieces never overlap.
+    Longest first, equal ones in the order given, each to the worker with the least to do. Where that would leave workers idle for more
+    than `worth` units of cost, the round is laid out end to end and cut evenly instead (McNaughton, 1959): a client on a cut does its
+    first steps at the start of one worker's round and its last steps at the end of another's, so that the two pieces never overlap.
 
     >>> [[(t.client, t.stop) for t in queue] for queue in plan({0: 10, 1: 10, 2: 10}, 2)]
     [[(0, None), (2, None)], [(1, None)]]
