@@ -202,7 +202,7 @@ class Curvature(Analysis):
     """The largest and the most negative eigenvalues of the Hessian of the mean cross-entropy over `samples`, and its trace.
 
     `on` are everybody's training samples, unchanged, or the global test set. FedAlign's program takes 640 training samples, augmented,
-    FedCONST's the pooled tenth of the clients' data that is held out. Without `steps` there are at most 100, or 22 for a model of a
+    FedCONST's the pooled tenth of the clients' data that is held out. Without `steps` there are at most 100, or 20 for a model of a
     million weights or more, where each takes long; `errors` then say how sure the eigenvalues are.
     """
 
@@ -218,7 +218,7 @@ class Curvature(Analysis):
 
     def of(self, subject: Subject, progress: Progress) -> Values:
         batches, module = subject.batches(self.samples, self.batch, on=self.on), subject.module
-        steps = self.steps or (22 if sum(p.numel() for p in module.parameters()) >= _LARGE else 100)
+        steps = self.steps or (20 if sum(p.numel() for p in module.parameters()) >= _LARGE else 100)
         about = (self.samples, self.batch, self.on, self.seed)
         found = eigenvalues(
             module,

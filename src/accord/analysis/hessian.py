@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from curvlinops import HessianLinearOperator
-from torch import Tensor, nn, no_grad
+from torch import Tensor, channels_last, nn, no_grad
 from torch.func import functional_call, grad, jvp
 from torch.nn import functional as F
 
@@ -37,7 +37,7 @@ class Hessian(HessianLinearOperator):  # type: ignore[misc]
     """
 
     def __init__(self, module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        data = [(x, y.flatten()) for x, y in batches]
+        data = [(_laid_out(x), y.flatten()) for x, y in batches]
         self.answers = Answers(module.eval())
         named = {name: p for name, p in self.answers.named_parameters() if p.requires_grad}
         self.names = tuple(named)
@@ -65,3 +65,8 @@ class Hessian(HessianLinearOperator):  # type: ignore[misc]
         with no_grad(), unfused(self.answers):
             product = jvp(grad(loss), (weights,), (along,))[1]
         return [product[name].unsqueeze(-1) for name in self.names]
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Images channels last, where convolutions are quicker."""
+    return x.contiguous(memory_format=channels_last) if x.dim() == 4 else x
