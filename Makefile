@@ -20,7 +20,7 @@ demo: $(VENV)/.installed  ## compare six algorithms on handwritten digits (about
 	$(BIN)/accord compare
 
 test: $(VENV)/.developing browser proxy  ## the whole suite, with every example in the documentation
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -rs --doctest-modules --ignore $(WAITING) src/accord tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -rs --doctest-modules --ignore $(WAITING) src/accord tests
 	OMP_NUM_THREADS=1 ACCORD_PATIENCE=$${ACCORD_PATIENCE:-2} $(BIN)/python -m pytest -n 3 -rs $(WAITING)
 
 lint: $(VENV)/.developing  ## ruff: rules and format
