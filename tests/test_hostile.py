@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import os
 import shutil
@@ -466,6 +467,16 @@ def test_folders_and_hub_names_without_data() -> None:
 
 # --- pieces of one's own ---------------------------------------------------------------------------------------------------------------
 
+BURST = """
+import accord
+
+@accord.named
+class HostileBurst(accord.Part):
+    def gradient(self, client, batch, inner):
+        inner(batch)
+        if client.round >= 3:
+            client.g.fill_(float("nan"))
+"""
 NET = '''import torch
 from torch import nn
 from accord import named
@@ -544,8 +555,24 @@ def test_fedsol_on_a_model_without_a_head() -> None:
     says(late("run", *common, "--algorithm", "moon"), "features", "logits only")
 
 
+def test_a_comparison_goes_on_where_one_of_its_algorithms_diverges() -> None:
+    wild = "fedavg + sgd(lr=1e18)"
+    answer = good("compare", "fedavg", wild, "scaffold", *TINY, "--rounds", 3, "--seeds", 2, "--json", "--out", "three")
+    assert [row["seeds"] for row in answer.json["rows"]] == [2, 2, 2]
+    said = good("compare", "fedavg", wild, "scaffold", *TINY, "--rounds", 3, "--seeds", 2, "--out", "three").out
+    told = f"{wild} diverged (seed 0 in round 1, seed 1 in round 1) and counts with the model it had before"
+    assert told in " ".join(said.split())
+    assert told in html.unescape(Path("three/report.html").read_text())
+
+
 def test_training_that_diverges() -> None:
     says(late("run", *TINY, "--rounds", 3, "--lr", 1e300, "--out", "out"), "round 1: no client gave a usable answer", "not finite")
+    Path("burst_piece.py").write_text(BURST)
+    late_on = good("run", *TINY, "--use", "burst_piece.py", "--algorithm", "fedavg + hostile_burst", "--rounds", 6, "--json", "--out", "on")
+    assert (late_on.json["rounds"], len(Path("on/rounds.jsonl").read_text().splitlines())) == (3, 3)
+    assert late_on.json["stopped"].startswith("round 4: no client gave a usable answer")
+    assert late_on.json["accuracy"] > 0.1
+    assert good("resume", "on", "--json").json == late_on.json
     answer = good("run", *TINY, "--rounds", 2, "--lr", 1e18, "--batch-size", 500, "--momentum", 0, "--json", "--out", "far")
     assert set(answer.json) >= {"accuracy"}
     for line in Path("far/rounds.jsonl").read_text().splitlines():

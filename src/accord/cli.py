@@ -248,14 +248,17 @@ def literal(key: str, value: Any) -> Any:
 
 def _one(asked: Experiment, out: Path, as_json: bool) -> None:
     with Screen(as_json) as screen:
-        print_run(run(asked, out, progress=screen.line, began=screen.header), as_json, screen)
+        result = run(asked, out, progress=screen.line, began=screen.header)
+        if "stopped" in result and not result["rounds"]:  # a setting must be wrong
+            raise ValueError(result["stopped"])
+        print_run(result, as_json, screen)
 
 
 def print_run(result: Mapping[str, Any], as_json: bool, screen: Screen) -> None:
     """What a run says at its end."""
     if as_json:
-        keys = ("algorithm", "digest", "accuracy", "rounds", "seconds", "bytes_up", "bytes_down", "out")
-        click.echo(json.dumps({key: result[key] for key in keys}))
+        keys = ("algorithm", "digest", "accuracy", "rounds", "seconds", "bytes_up", "bytes_down", "out", "stopped")
+        click.echo(json.dumps({key: result[key] for key in keys if key in result}))
     else:
         screen.result(result)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from accord.server import Server
 
 
+_WILD = "sent numbers that are not finite"
+
+
 @dataclass
 class Reply:
     """What one client answers: its weights `w` and statistics `b`, what it keeps, what it sends up, and how it went."""
@@ -50,8 +53,12 @@ class Reply:
         if self.samples <= 0:
             return "has no training samples"
         if not all(finite(t) for t in self.tensors()):
-            return "sent numbers that are not finite"
+            return _WILD
         return None
+
+
+class Diverged(ValueError):
+    """Nobody's answer could be used, and all because their numbers were not finite."""
 
 
 def finite(tensor: Tensor) -> bool:
@@ -157,10 +164,11 @@ class Cohort:
         return (total.value() / float(total.weights)).to(self.w.dtype)
 
     def step(self) -> tuple[Tensor, Tensor]:
-        """The new global weights and statistics. `ValueError` when no reply could be used."""
+        """The new global weights and statistics. `ValueError` when no reply could be used, `Diverged` when none was finite."""
         if not self.accepted:
             reasons = "; ".join(f"client {k} {why}" for k, why in list(self.rejected.items())[:3])
-            raise ValueError(f"round {self.round + 1}: no client gave a usable answer ({reasons or 'nobody answered'})")
+            kind = Diverged if self.rejected and set(self.rejected.values()) == {_WILD} else ValueError
+            raise kind(f"round {self.round + 1}: no client gave a usable answer ({reasons or 'nobody answered'})")
         aggregate: Step = nothing
         outer = {type(part) for part in self.algorithm.parts}
         for part in self.algorithm.all_parts:

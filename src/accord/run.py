@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from accord.checkpoint import Checkpoint, damaged, write_atomically
-from accord.cohort import Cohort
+from accord.cohort import Cohort, Diverged
 from accord.data.federation import Federation
 from accord.data.read import read_data, read_split
 from accord.engines import Engine, open_engine
@@ -133,17 +133,21 @@ class Run:
         notes = Notes(self.out / TRACKED, e.name, e.settings(), done=self.server.round)
         with (self.out / "rounds.jsonl").open("a", encoding="utf-8") as log, opened(e.track, notes) as sinks:
             started = clock + self.spent["seconds"]
-            for cohort in todo:
-                line = self._line(cohort, engine, time.perf_counter() - started)
-                self.spent["lines"] += log.write(json.dumps(line) + "\n")
-                log.flush()
-                sinks.write(line)
-                self.spent["seconds"] = time.perf_counter() - clock
-                progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
-                if self.checkpoint.due:
-                    self.save()
-                started = time.perf_counter()
-            sinks.result = self._finish(engine)
+            stopped = ""
+            try:
+                for cohort in todo:
+                    line = self._line(cohort, engine, time.perf_counter() - started)
+                    self.spent["lines"] += log.write(json.dumps(line) + "\n")
+                    log.flush()
+                    sinks.write(line)
+                    self.spent["seconds"] = time.perf_counter() - clock
+                    progress({"round": self.server.round, "rounds": e.rounds, "engine": engine.name, **line})
+                    if self.checkpoint.due:
+                        self.save()
+                    started = time.perf_counter()
+            except Diverged as end:
+                stopped, self.last = str(end), self._evaluated(engine)
+            sinks.result = self._finish(engine, stopped)
         return sinks.result
 
     def save(self) -> None:
@@ -168,22 +172,24 @@ class Run:
         self.spent["rejected"] += len(cohort.rejected)
         left = self.experiment.rounds - self.server.round
         if self.server.round % self.experiment.evaluate_every == 0 or left < max(1, self.experiment.evaluate_last):
-            final = self.server.round == self.experiment.rounds
-            self.last = evaluate(
-                self.server,
-                self.federation,
-                engine,
-                kept=self.store.get,
-                seed=self.experiment.seed,
-                personal=final and self._personal,
-                kinds=self.experiment.evaluate,
-            )
-            line["evaluation"] = self.last
+            line["evaluation"] = self.last = self._evaluated(engine)
             if "knowledge" in self.experiment.track and cohort.replies:
                 line["knowledge"] = knowledge(cohort, self.federation, engine)
         if "drift" in self.experiment.track and cohort.replies:
             line["drift"] = drift_of(cohort, self.layers)
         return line
+
+    def _evaluated(self, engine: Engine) -> dict[str, Any]:
+        """What there is to say of the model after this round."""
+        return evaluate(
+            self.server,
+            self.federation,
+            engine,
+            kept=self.store.get,
+            seed=self.experiment.seed,
+            personal=self._personal and self.server.round == self.experiment.rounds,
+            kinds=self.experiment.evaluate,
+        )
 
     @property
     def layers(self) -> list[str]:
@@ -194,7 +200,8 @@ class Run:
     def _personal(self) -> bool:
         return self.server.algorithm.personal != type(self.server.algorithm)(()).personal
 
-    def _finish(self, engine: Engine) -> dict[str, Any]:
+    def _finish(self, engine: Engine, stopped: str) -> dict[str, Any]:
+        """Write the model and the result; `stopped` says why a run that diverged ends with the model of the round before."""
         flat = Flat(self.module)
         flat.load(self.server.w, self.server.b)
         tensors = flat.state_dict()
@@ -217,6 +224,7 @@ class Run:
             "heterogeneity": _number(self.federation.heterogeneity),
             "engine": engine.name,
             "header": self.header(),
+            **({"stopped": stopped} if stopped else {}),
         }
         write_atomically(self.out / "result.json", json.dumps(result, indent=1))
         return result

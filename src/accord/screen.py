@@ -16,7 +16,7 @@ from rich.text import Text
 from accord.compare import Cell
 from accord.reports import Row, load, summarise, write_page
 from accord.reports.tables import to_dicts, to_rich
-from accord.reports.words import summary
+from accord.reports.words import stops, summary
 from accord.run import Run, accuracy
 
 _WIDTH = 120  # columns of what goes into a file or a pipe
@@ -112,6 +112,8 @@ class Screen:
         self.out.print(f"{'cost':>10}  {result['rounds']} rounds, {result['seconds']:.1f} s ({result['engine']}), {megabytes:.1f} MB sent")
         if result["rejected"]:
             self.out.print(f"{'left out':>10}  {result['rejected']} answers that could not be used (see rounds.jsonl)")
+        if "stopped" in result:
+            self.out.print(Text(f"{'stopped':>10}  {result['stopped']}"), soft_wrap=True)
         self.out.print(f"{'digest':>10}  {result['digest']}")
         self.out.print(f"{'out':>10}  {result['out']}", soft_wrap=True)
 
@@ -126,7 +128,7 @@ class Screen:
         else:
             for method, each in (more or {}).get("chosen", {}).items():
                 self.out.print(Text(f"{method}: {each['algorithm']} ({100 * each['score']:.2f} % of the validation clients' data)"))
-            self.table(rows, " ".join(summary(rows)), page)
+            self.table(rows, " ".join([*summary(rows), *stops(comparison)]), page)
 
     def table(self, rows: Sequence[Row], summary: str, page: Path) -> None:
         """The end of a comparison."""

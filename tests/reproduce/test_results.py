@@ -25,7 +25,8 @@ def test_a_record_says_how_it_came_about(record: Path) -> None:
     assert len(held["result"]["digest"]) == 64
     assert held["experiment"]["algorithm"]
     assert {"python", "torch", "cpu"} <= set(held["environment"])
-    assert held["rounds"][-1]["round"] == held["experiment"]["rounds"] == held["result"]["rounds"]
+    assert held["rounds"][-1]["round"] == held["result"]["rounds"]
+    assert held["result"]["rounds"] == held["experiment"]["rounds"] or "no client gave a usable answer" in held["result"]["stopped"]
     assert "/tmp" not in record.read_text(encoding="utf-8"), "a record names a folder of the machine that made it"
 
 

@@ -67,6 +67,11 @@ class Run:
         return number(self.result.get("accuracy"))
 
     @property
+    def stopped(self) -> str:
+        """Why the run ended before its last round, if it did: its training diverged."""
+        return str(self.result.get("stopped") or "")
+
+    @property
     def fingerprint(self) -> str:
         """The fingerprint of the split, or an empty text."""
         return str(self.federation.get("fingerprint") or self.result.get("fingerprint") or "")

@@ -109,6 +109,20 @@ def _against(row: Row) -> str:
     return f"{row.algorithm} is not distinguishable from {row.baseline}: {ends}; the interval includes zero."
 
 
+def stops(comparison: Comparison) -> list[str]:
+    """Which runs diverged, and when.
+
+    >>> stops(Comparison({}))
+    []
+    """
+    said = []
+    for name in comparison.algorithms:
+        when = [f"seed {run.seed} in round {run.result['rounds'] + 1}" for run in comparison.runs[name] if run.stopped]
+        if when:
+            said.append(f"{name} diverged ({', '.join(when)}) and counts with the model it had before.")
+    return said
+
+
 def cautions(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     """What a reader should know before she believes the answer.
 
@@ -119,6 +133,7 @@ def cautions(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     unfinished = [f"{row.algorithm} ({row.unfinished})" for row in rows if row.unfinished]
     if unfinished:
         said.append(f"Runs without a result are left out of every number: {', '.join(unfinished)}.")
+    said += stops(comparison)
     for name in comparison.algorithms:
         lost = sum(len(entry.get("rejected") or ()) for run in comparison.runs[name] for entry in run.rounds)
         if lost:

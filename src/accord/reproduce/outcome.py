@@ -103,6 +103,7 @@ def _outcome(plan: Plan, cell: Cell) -> Outcome:
         reduced.append(f"{100 * experiment.data_fraction / cell.experiment.data_fraction:.3g} % of the data")
     if (experiment.epochs or 0) < (cell.experiment.epochs or 0):
         reduced.append(f"{experiment.epochs} of {cell.experiment.epochs} local epochs")
+    reduced += [f"seed {run.seed} diverged after round {run.result['rounds']}" for run in runs if run.stopped]
     seeds = len(runs) or len(planned)
     if seeds < plan.study.seeds:
         reduced.append(f"{seeds} of {plan.study.seeds} seeds")
