@@ -76,7 +76,7 @@ def test_of_runs_of_two_lengths_the_longer_ones_count(study: Study, tmp_path: Pa
         keep(planned, tmp_path / "kept", {"rounds": rounds, "seeds": 1, "cells": "One*"})
     found = kept(tmp_path / "kept")["digits/two"]
     assert [(each.cell.row, each.rounds, each.reduced) for each in found] == [("One", 2, ("1 of 2 seeds",))] * 2
-    assert "not tested" in page(tmp_path / "kept")
+    assert "Not tested here" in page(tmp_path / "kept")
 
 
 def test_the_page_holds_tables_verdicts_remarks_and_pictures(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

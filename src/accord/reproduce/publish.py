@@ -78,11 +78,16 @@ def page(root: Path) -> str:
 
 
 def _all_claims(every: Mapping[str, Sequence[Outcome]]) -> str:
-    """The verdicts of all studies in one table."""
+    """The verdicts of all studies: a table of what was tested, and a list of what was not."""
     lines = ["## Claims\n", "| Study | The paper says | Here | Verdict |", "|---|---|---|---|"]
+    untested = []
     for name, found in every.items():
-        lines += [f"| [{name}](#{_anchor(name)}) | {v.claim.says} | {v.measured} | **{v.word}** |" for v in verdicts(load(name), found)]
-    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
+        link, given = f"[{name}](#{_anchor(name)})", list(verdicts(load(name), found))
+        lines += [f"| {link} | {v.claim.says} | {v.measured} | **{v.word}** |" for v in given if v.differences]
+        missing = [v.claim.says for v in given if not v.differences]
+        untested += [f"- {link}: {'; '.join(missing)}."] if missing else []
+    lines += ["\nNot tested here, of the claims of these studies:\n", *untested] if untested else []
+    return "\n".join(lines) + "\n" if every else ""
 
 
 def _section(study: Study, found: Sequence[Outcome], root: Path, remarks: Mapping[str, Any]) -> str:
