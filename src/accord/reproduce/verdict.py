@@ -50,7 +50,8 @@ class Verdict:
         alone = ", computed" if self.computed else ", one seed"
         at = 2 if self.unit == "points" else digits(middle)
         between = f" [{_signed(ends[0], at)}, {_signed(ends[1], at)}], {len(self.differences)} seeds" if ends else alone
-        return f"{_signed(middle, at)} {self.unit}{between}{', reduced' if self.reduced else ''}"
+        value = f"{_signed(middle, at)} {self.unit}".strip()
+        return f"{value}{between}{', reduced' if self.reduced else ''}"
 
 
 def _signed(value: float, decimals: int) -> str:
