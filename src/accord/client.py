@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from accord.cohort import Reply
 from accord.data.pool import Batch
-from accord.flat import Flat, On, Output
+from accord.flat import Body, Flat, On, Output
 from accord.part import Gradient, Part, State
 from accord.seeds import stream
 
@@ -37,15 +37,6 @@ class Paused:
     step: int
     loss: Tensor
     losses: int
-
-
-class _Body(NamedTuple):
-    """A pass through the body, kept until the head has been looked at by itself."""
-
-    x: Tensor
-    read: Tensor  # what the head reads
-    features: Tensor | None
-    latent: tuple[Tensor, Tensor] | None
 
 
 class Client:
@@ -85,7 +76,7 @@ class Client:
         self.lr = algorithm.rule.lr * algorithm.rule.lr_decay**round
         self.step = self.passes = 0  # optimiser steps, and forward passes that move the model's statistics
         self.decayed = False
-        self._body: _Body | None = None
+        self._body: Body | None = None
         self._copy: tuple[int, Tensor] | None = None
         self._watch = ""
         self.seen: tuple[Tensor, Tensor] | None = None
@@ -209,7 +200,7 @@ class Client:
         read, out = self.model.tapped(lambda: self.forward(x))
         if read is None:
             return out
-        self._body = _Body(x, read, out.features, out.latent)
+        self._body = Body(x, read, out.features, out.latent)
         latent = None if out.latent is None else (out.latent[0].detach(), out.latent[1].detach())
         return Output(self.model.head(read.detach()), None if out.features is None else out.features.detach(), latent)
 

@@ -264,10 +264,10 @@ def _work(run: Callable[[], object]) -> tuple[int, int]:
 
 
 def _vectors(size: int, run: Callable[[], object]) -> int:
-    with _Vectors(size) as counted:
+    counted = _Vectors(size)
+    with counted:
         run()
-    most: int = counted.most
-    return most
+    return counted.most
 
 
 def _asked(algorithm: Algorithm) -> tuple[int, int]:

@@ -25,6 +25,15 @@ class Output(NamedTuple):
     latent: tuple[Tensor, Tensor] | None = None  # the mean and the deviation of random features
 
 
+class Body(NamedTuple):
+    """A pass through the body, kept until the head has been looked at by itself."""
+
+    x: Tensor
+    read: Tensor  # what the head reads
+    features: Tensor | None
+    latent: tuple[Tensor, Tensor] | None
+
+
 def logits(out: Output | Tensor) -> Tensor:
     """The logits of a model's answer."""
     return out.logits if isinstance(out, Output) else out

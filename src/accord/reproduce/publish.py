@@ -87,7 +87,7 @@ def _all_claims(every: Mapping[str, Sequence[Outcome]]) -> str:
         missing = [v.claim.says for v in given if not v.differences]
         untested += [f"- {link}: {'; '.join(missing)}."] if missing else []
     lines += ["\nNot tested here, of the claims of these studies:\n", *untested] if untested else []
-    return "\n".join(lines) + "\n" if every else ""
+    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
 
 
 def _section(study: Study, found: Sequence[Outcome], root: Path, remarks: Mapping[str, Any]) -> str:
